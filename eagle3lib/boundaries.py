@@ -1,0 +1,61 @@
+"""Boundaries of the residual stream, and the wiring that says which of them feed a draft.
+
+B(k) is the residual stream after k decoder blocks, that is the input of block k: B(0) is the embedding
+output and B(n) the state after the last block, before the final norm. `FINAL_NORMED` is norm(B(n)), which
+several dumps carry instead of B(n); it is a name of its own and never called B(n).
+
+Layer ids of trainers and engines are translated to boundaries in `eagle3lib.ecosystems`, once; everything
+else speaks boundaries only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FINAL_NORMED = "final_normed"
+
+Boundary = int | Literal["final_normed"]
+
+
+def boundary_name(boundary: Boundary) -> str:
+    """`B(3)` for 3, `final_normed` for the normed last state."""
+    return boundary if boundary == FINAL_NORMED else f"B({boundary})"
+
+
+def parse_boundary(text: str | int) -> Boundary:
+    """The inverse of what a config file may hold: 3, "3" or "final_normed".
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if text == FINAL_NORMED:
+        return FINAL_NORMED
+    boundary = int(str(text))  # by way of text, so that 3.7 and true are refused
+    if boundary < 0:
+        raise ValueError(f"a boundary is 0 or more, or {FINAL_NORMED!r}; found {text!r}")
+    return boundary
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Which boundary feeds each slot of `fc`, in order, and the flags that change the pass.
+
+    A flag that is None stands for what the draft's own config says; a set flag overrides it, as an engine
+    does that ignores the config or reads it differently.
+    """
+
+    slots: tuple[Boundary, ...]
+    input_norm: Literal["none", "concat", "slots"] | None = None  # norm_before_fc is concat, fc_norm is slots
+    norm_before_residual: bool | None = None
+    norm_output: bool | None = None
+    rope_theta: float | None = None
+
+    def __str__(self) -> str:
+        slots = ", ".join(str(s) for s in self.slots)
+        flags = [
+            f"{name}={value}"
+            for name in ("input_norm", "norm_before_residual", "norm_output", "rope_theta")
+            if (value := getattr(self, name)) is not None
+        ]
+        return f"[{slots}]" + (f" with {', '.join(flags)}" if flags else "")

@@ -1,0 +1,137 @@
+"""What is investigated: `case.toml`, its fields validated and its paths resolved against its folder."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from eagle3lib.boundaries import Boundary, parse_boundary
+from eagle3lib.errors import InputError
+
+BoundaryField = Annotated[Boundary, BeforeValidator(parse_boundary)]
+
+
+class Section(BaseModel):
+    """A table of case.toml: an unknown key is an error, since a misspelt field would be silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DraftSection(Section):
+    """The draft as trained."""
+
+    path: Path
+    trainer: str = "speculators"  # whose rules read the ids in its config.json
+
+
+class TargetSection(Section):
+    """Where the target's embedding, final norm and head are."""
+
+    path: Path
+    architecture: str | None = None  # Hugging Face's name; read from the target where it says so
+    n_layers: int | None = Field(default=None, ge=1)
+
+
+class TrainingSection(Section):
+    """What the trainer did and claimed. Fields that are stated here win over what files imply."""
+
+    record: Path | None = None  # a training.json, see docs
+    boundaries: tuple[BoundaryField, ...] | None = None  # what fed fc, slot by slot
+    teacher: BoundaryField | None = None  # what the labels came from
+    full_acc: tuple[float, ...] | None = None  # the claimed accuracy by step
+
+
+class DumpSection(Section):
+    """One folder of recorded tokens and hidden states."""
+
+    name: str
+    path: Path
+    boundaries: tuple[BoundaryField, ...] | None = None  # of the stored states, in stored order
+    temperature: float | None = Field(default=None, ge=0)  # of the recorded responses; 0 is greedy
+
+
+class ServedSection(Section):
+    """What the engine was given."""
+
+    engine: str  # a name that eagle3lib.ecosystems knows: sglang, vllm, llama_cpp
+    version: str | None = None
+    config: Path | None = None  # the draft's config.json as served, if it is another than the draft's own
+    boundaries: tuple[BoundaryField, ...] | None = None  # what it captured, where that was seen in a log
+    steps: int | None = Field(default=None, ge=1)  # draft length K
+    acceptance_length: float | None = Field(default=None, ge=1)  # as the engine printed it, bonus included
+
+
+class Case(Section):
+    """An investigation's inputs. Every field but the draft is optional; paths are absolute once loaded."""
+
+    name: str
+    title: str = ""
+    draft: DraftSection
+    target: TargetSection | None = None
+    training: TrainingSection = TrainingSection()
+    dumps: tuple[DumpSection, ...] = ()
+    served: ServedSection | None = None
+    path: Path = Field(default=Path(), exclude=True)
+
+
+def load_case(path: Path | str) -> Case:
+    """Read and check a case.
+
+    Raises:
+        InputError: if the file is missing or not TOML, a field is unknown, missing or of the wrong type, two
+            dumps share a name, or a path in it leads nowhere.
+    """
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise InputError(f"Expected a case file at {path}, found {'a folder' if path.is_dir() else 'none'}.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}.") from None
+    data.setdefault("name", path.parent.name)
+    if "path" in data:
+        raise InputError(f"{path} holds the field path, which is no field of a case; paths stand in their sections.")
+    _resolve_paths(data, path)
+    try:
+        case = Case(**data, path=path)
+    except ValidationError as error:
+        raise InputError(f"{path}: {_first_problem(error)}") from None
+    names = [dump.name for dump in case.dumps]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{path} names two dumps {name!r}; give each a name of its own.")
+    return case
+
+
+def _resolve_paths(data: dict, path: Path) -> None:
+    """Make the path fields absolute, relative to the case's folder, and see that each exists."""
+    fields = [("draft", "path"), ("target", "path"), ("training", "record"), ("served", "config")]
+    sections = [(data.get(section), section, field) for section, field in fields]
+    sections += [(dump, f"dumps[{i}]", "path") for i, dump in enumerate(_list(data.get("dumps")))]
+    for section, label, field in sections:
+        if isinstance(section, dict) and isinstance(section.get(field), str):
+            resolved = (path.parent / Path(section[field]).expanduser()).resolve()
+            if not resolved.exists():
+                hint = "; ./run_all.sh fetches the bundled target" if label == "target" else ""
+                raise InputError(
+                    f"{path} says {label}.{field} = {section[field]!r}, and {resolved} does not exist{hint}."
+                )
+            section[field] = resolved
+
+
+def _list(value: object) -> list:
+    return value if isinstance(value, list) else []
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The first of pydantic's problems in one sentence."""
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{field} is no field of a case; check its spelling against the README."
+    if problem["type"] == "missing":
+        return f"the field {field} is missing."
+    return f"{field}: {problem['msg']}, found {problem['input']!r}."
