@@ -1,0 +1,68 @@
+"""One file per system. A new engine or trainer is a new module here that defines one object; nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from typing import Any, TypeVar
+
+from eagle3lib.ecosystems._base import Captures, Engine, Patch, TargetShape, Trainer
+from eagle3lib.ecosystems._config_ids import LayerIds
+from eagle3lib.ecosystems._layout import Layout, StoredSample
+from eagle3lib.errors import InputError
+
+__all__ = [
+    "ENGINES", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Layout", "LayerIds", "Patch", "StoredSample",
+    "TargetShape", "Trainer", "engine", "flat_config", "trainer",
+]  # fmt: skip
+
+System = TypeVar("System", Engine, Trainer)
+
+
+_names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+_modules = [importlib.import_module(f"{__name__}.{name}") for name in _names]
+
+
+def _discover(kind: type[System]) -> dict[str, System]:
+    return {system.name: system for m in _modules for system in vars(m).values() if isinstance(system, kind)}
+
+
+ENGINES: dict[str, Engine] = _discover(Engine)
+TRAINERS: dict[str, Trainer] = _discover(Trainer)
+LAYOUTS: tuple[Layout, ...] = tuple(layout for m in _modules for layout in getattr(m, "LAYOUTS", ()))
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A draft's config.json with the layer's numbers and the pass's flags at one level, whoever wrote it."""
+    for writer in TRAINERS.values():
+        if (flat := writer.flat_config(config)) is not None:
+            return flat
+    return config
+
+
+def engine(name: str) -> Engine:
+    """The engine of that name; case and punctuation do not matter ("llama.cpp", "SGLang").
+
+    Raises:
+        InputError: for an unknown name, with the nearest known one.
+    """
+    return _named("engine", name, ENGINES)
+
+
+def trainer(name: str) -> Trainer:
+    """The trainer of that name, as `engine`."""
+    return _named("trainer", name, TRAINERS)
+
+
+def _named(kind: str, name: str, systems: dict[str, System]) -> System:
+    by_letters = {_letters(known): system for known, system in systems.items()}
+    if (wanted := _letters(name)) in by_letters:
+        return by_letters[wanted]
+    near = difflib.get_close_matches(wanted, by_letters, n=1)
+    hint = f"did you mean {by_letters[near[0]].name!r}? " if near else ""
+    raise InputError(f"Unknown {kind} {name!r}: {hint}known are {', '.join(systems)}.")
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

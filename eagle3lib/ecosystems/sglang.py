@@ -1,0 +1,149 @@
+"""SGLang: ids are read from `eagle_config` only, and most target classes add one to them.
+
+Sources, in sglang/srt: model_executor/model_runner_components/spec_aux_hidden_state.py (where the ids come
+from), and in each file of models/ `set_eagle3_layers_to_capture` and the layer loop. A mark m captures the
+input of block m, so it is B(m); the loop visits blocks in order, so captures reach `fc` from low to high and
+once each, whatever the list's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eagle3lib.ecosystems._base import Engine, TargetShape, release
+from eagle3lib.ecosystems._config_ids import NESTED, LayerIds, default_trio, read_at, unread
+from eagle3lib.errors import InputError
+
+OLDEST = (0, 5, 12)  # the oldest release whose rules were compared
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What one file of models/ does. Releases are the first ones with that behaviour."""
+
+    file: str
+    adds_one: Literal["always", "if the first id is 1", "unless the largest id is n"] = "always"
+    conditional_since: tuple[int, ...] = OLDEST  # before it, one was always added
+    default_adds_one: bool = False
+    embedding_since: tuple[int, ...] = (0, 5, 22)  # before it, B(0) added a residual that is still None
+    last_since: tuple[int, ...] | None = None  # B(n): only where the code after the loop captures it
+    partial_since: tuple[int, ...] | None = None  # from then on the residual is missing in all but B(0)
+
+
+_LLAMA = _Model("llama.py")
+_QWEN2 = _Model("qwen2.py", embedding_since=OLDEST)
+_QWEN_MOE = _Model("qwen2_moe.py", embedding_since=OLDEST)
+_GEMMA3 = _Model("gemma3_causal.py", embedding_since=OLDEST, last_since=OLDEST, partial_since=(0, 5, 17))
+_GEMMA4 = _Model("gemma4_causal.py", embedding_since=OLDEST, last_since=OLDEST)
+_MINIMAX_M2 = _Model("minimax_m2.py", embedding_since=OLDEST)
+_GPT_OSS = _Model(
+    "gpt_oss.py", "unless the largest id is n", (0, 5, 17), embedding_since=(0, 5, 17), last_since=(0, 5, 17)
+)
+_DEEPSEEK = _Model("deepseek_v2.py", "if the first id is 1", (0, 5, 13), embedding_since=(0, 5, 14))
+_MINIMAX_M3 = _Model("minimax_m3.py", embedding_since=OLDEST, last_since=(0, 5, 23))
+_MINIMAX_M3_VL = _Model("minimax_m3_vl.py", default_adds_one=True, embedding_since=OLDEST, last_since=(0, 5, 23))
+
+_MODELS = {
+    "LlamaForCausalLM": _LLAMA,
+    "Phi3ForCausalLM": _LLAMA,
+    "InternLM3ForCausalLM": _LLAMA,
+    "Qwen2ForCausalLM": _QWEN2,
+    "Qwen3ForCausalLM": _QWEN2,
+    "Qwen2MoeForCausalLM": _QWEN_MOE,
+    "Qwen3MoeForCausalLM": _QWEN_MOE,
+    "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": _GEMMA3,
+    "Gemma4ForCausalLM": _GEMMA4,
+    "MiniMaxM2ForCausalLM": _MINIMAX_M2,
+    "GptOssForCausalLM": _GPT_OSS,
+    "DeepseekV2ForCausalLM": _DEEPSEEK,
+    "DeepseekV3ForCausalLM": _DEEPSEEK,
+    "DeepseekV32ForCausalLM": _DEEPSEEK,
+    "GlmMoeDsaForCausalLM": _DEEPSEEK,
+    "Glm4MoeLiteForCausalLM": _DEEPSEEK,
+    "KimiK25ForConditionalGeneration": _DEEPSEEK,
+    "MistralLarge3ForCausalLM": _DEEPSEEK,
+    "MiniMaxM3SparseForCausalLM": _MINIMAX_M3,
+    "MiniMaxM3SparseForConditionalGeneration": _MINIMAX_M3_VL,
+}
+
+
+class SGLang(Engine):
+    name = "sglang"
+    label = "SGLang"
+    verified = "0.5.23"
+    key = NESTED
+
+    def read_ids(self, config: dict[str, Any]) -> LayerIds:
+        """`eagle_config` only; a list at the top level is ignored. [] is a list of nothing, not a default."""
+        found = read_at(config, NESTED)
+        return LayerIds(found.ids, found.spelling, unread(config, NESTED))
+
+    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        model, n, at = self._model(target), target.n_layers, self._release(version)
+        if ids.ids is None:
+            marks = tuple(b + model.default_adds_one for b in default_trio(n))
+        else:
+            marks = tuple(i + _added(model, ids.ids, n, at) for i in ids.ids)
+        captured = tuple(sorted(set(marks)))
+        problem = self.problem(captured, target, version) if captured else "An empty list captures nothing."
+        if problem:
+            asked = "the default ids" if ids.ids is None else f"the ids {list(ids.ids)}"
+            raise InputError(f"Cannot serve {asked} ({ids.spelling}): {problem}")
+        return captured
+
+    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
+        model, n, at = self._model(target), target.n_layers, self._release(version)
+        where = f"{self.label} {version or self.verified}"
+        for b in boundaries:
+            if not isinstance(b, int) or not 0 <= b <= n:
+                return f"{where} captures inputs of blocks, and {b} is none of a target of {n} blocks."
+            if b == 0 and at < model.embedding_since:
+                return f"{where} cannot capture B(0): before block 0 {model.file} adds a None residual."
+            if b == n and (model.last_since is None or at < model.last_since):
+                return f"{where} cannot capture B({n}): {model.file} captures only what enters a block."
+            if b and model.partial_since and at >= model.partial_since:
+                return f"{where} cannot capture B({b}): {model.file} captures it without its residual."
+        if any(low >= high for low, high in zip(boundaries, boundaries[1:], strict=False)):
+            return f"{where} captures from low to high and once each, whatever the order of the ids."
+        if tuple(boundaries) == (1,) and model is _DEEPSEEK and at >= model.conditional_since:
+            return f"{where} cannot capture B(1) alone: a list that starts with 1 has one added."
+        return None
+
+    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        model, n, at = self._model(target), target.n_layers, self._release(version)
+        # The list's order does not matter to the captures, so a 1 in front can move to the end.
+        rotated = boundaries[1:] + boundaries[:1] if boundaries[0] == 1 else boundaries
+        as_they_are = (rotated,) if model is _DEEPSEEK else (boundaries,)
+        for ids in (*as_they_are, tuple(b - 1 for b in boundaries)):
+            added = _added(model, ids, n, at)
+            if tuple(sorted(i + added for i in ids)) == boundaries:
+                return ids
+        raise AssertionError(f"no ids for {boundaries}, though problem() found none")
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        model, at = self._model(target), self._release(version)
+        rule = model.adds_one if at >= model.conditional_since else "always"
+        known = "" if target.architecture in _MODELS else ", whose rule is assumed for this architecture"
+        old = "; releases before 0.5.12 were not read" if at < OLDEST else ""
+        return f"{self.as_of(version)}: one is added to ids {rule} (models/{model.file}{known}){old}."
+
+    def _model(self, target: TargetShape) -> _Model:
+        return _MODELS.get(target.architecture or "", _LLAMA)
+
+    def _release(self, version: str | None) -> tuple[int, ...]:
+        return release(version or self.verified)
+
+
+def _added(model: _Model, ids: tuple[int, ...], n_layers: int, at: tuple[int, ...]) -> int:
+    """What is added to every id of an explicit list."""
+    if not ids or at < model.conditional_since or model.adds_one == "always":
+        return 1
+    if model.adds_one == "if the first id is 1":
+        return int(ids[0] == 1)
+    return int(max(ids) != n_layers)
+
+
+ENGINE = SGLang()

@@ -1,0 +1,72 @@
+"""vLLM: id k is B(k), sorted and once each.
+
+Sources, in vllm: model_executor/models/interfaces.py (`EagleModelMixin`: `sorted(set(layers))`, captures
+before the first block and after each), and where the ids come from, which differs between its two model
+runners: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py for runner V2, the default, and
+v1/worker/gpu_model_runner.py for runner V1 (`VLLM_USE_V2_MODEL_RUNNER=0`, or no Triton).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eagle3lib.ecosystems._base import Engine, TargetShape
+from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, first_listed
+from eagle3lib.errors import InputError
+
+#: models/deepseek_v2.py captures before each block and adds a residual that is None before block 0.
+_NO_EMBEDDING = {
+    "DeepseekForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "GlmMoeDsaForCausalLM",
+    "KimiK25ForConditionalGeneration",
+    "MistralLarge3ForCausalLM",
+}
+
+
+class VLLM(Engine):
+    label = "vLLM"
+    verified = "0.33.0"
+
+    def __init__(self, name: str, runner: str, paths: tuple[str, ...]) -> None:
+        self.name = name
+        self.runner = runner
+        self.paths = paths  # key paths in the order this runner tries them
+
+    def read_ids(self, config: dict[str, Any]) -> LayerIds:
+        """The top level first, in the flat form as in speculators' own; null and [] count as absent."""
+        return first_listed(config, self.paths)
+
+    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        captured = tuple(sorted(set(ids.ids or default_trio(target.n_layers))))
+        if problem := self.problem(captured, target, version):
+            raise InputError(f"Cannot serve the ids {list(captured)} ({ids.spelling}): {problem}")
+        return captured
+
+    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
+        n, where = target.n_layers, f"{self.label} {version or self.verified}"
+        for b in boundaries:
+            if not isinstance(b, int) or not 0 <= b <= n:
+                return f"{where} has ids 0 to {n} for a target of {n} blocks, and {b} is none of them."
+            if b == 0 and target.architecture in _NO_EMBEDDING:
+                return f"{where} cannot capture B(0): before block 0 deepseek_v2.py adds a None residual."
+        if any(low >= high for low, high in zip(boundaries, boundaries[1:], strict=False)):
+            return f"{where} sorts the ids and drops repeats, so it feeds fc from low to high only."
+        return None
+
+    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        return boundaries
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        reads = ", then ".join(self.paths)
+        return f"{self.as_of(version)}: id k is B(k), sorted; model runner {self.runner} reads {reads}."
+
+    def settings(self, ids: tuple[int, ...]) -> dict[str, Any]:
+        """The width of fc is taken from `eagle_config` or is three states, never from the top-level list."""
+        return super().settings(ids) | ({} if len(ids) == 3 else {"num_aux_hidden_states": len(ids)})
+
+
+ENGINE = VLLM("vllm", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
+V1_RUNNER = VLLM("vllm_v1_runner", "V1", (TOP_LEVEL, NESTED))
