@@ -1,0 +1,75 @@
+"""Confidence intervals by bootstrap over samples.
+
+Tokens of one response are no independent draws, so whole samples are resampled: each sample contributes a
+row of sums, a resample weighs the rows, and the statistic is a function of the weighted sums. Two variants
+scored on the same samples share the weights, which makes their difference paired. (Efron 1979)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 2000
+SEED = 0
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval, and how many trials are behind it."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of zero: for a difference, whether it is told apart."""
+        return self.low > 0 or self.high < 0
+
+    def to_json(self) -> dict:
+        """A plain dictionary for a results file."""
+        return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}
+
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+
+
+def weights(n_samples: int) -> np.ndarray:
+    """[RESAMPLES, n] how often each resample holds each sample; the same for every call."""
+    generator = np.random.default_rng(SEED)
+    return generator.multinomial(n_samples, np.full(n_samples, 1 / n_samples), size=RESAMPLES)
+
+
+def estimate(sums: np.ndarray, statistic: Statistic, count: int) -> Estimate:
+    """The statistic of the summed rows, with a percentile interval.
+
+    Args:
+        sums: [n, m] one row of sums a sample.
+        statistic: maps sums [..., m] to values [...]; must yield NaN where it is undefined.
+        count: the number of trials, for display.
+    """
+    if len(sums) == 0:
+        return Estimate(np.nan, np.nan, np.nan, 0)
+    values = statistic(weights(len(sums)) @ sums)
+    values = values[np.isfinite(values)]
+    tail = 100 * (1 - LEVEL) / 2
+    low, high = np.percentile(values, [tail, 100 - tail]) if len(values) else (np.nan, np.nan)
+    return Estimate(float(statistic(sums.sum(0))), float(low), float(high), int(count))
+
+
+def ratio(numerator: int, denominator: int) -> Statistic:
+    """Column `numerator` over column `denominator`, NaN where that is zero."""
+
+    def statistic(sums: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(sums[..., denominator] > 0, sums[..., numerator] / sums[..., denominator], np.nan)
+
+    return statistic

@@ -1,0 +1,102 @@
+"""K draft steps from every start of a sample at once, teacher-forced on the recorded tokens.
+
+A draft token is accepted exactly when it equals the recorded token, so forcing the recorded tokens loses
+nothing: after the first miss a chain's later steps no longer matter. Prefix keys come from target states
+everywhere, as servers rewrite them after each verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from eagle3lib import forward
+from eagle3lib.boundaries import Wiring
+from eagle3lib.checkpoint import Draft
+from eagle3lib.sample import Sample
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Step k of the round that starts at pair `starts[s]` predicts x[starts[s] + 2 + k].
+
+    Attributes:
+        sample: the sample's name.
+        starts: [n] every pair at which a round may start, in order.
+        turns: [n] which assistant turn each start lies in.
+        recorded: [n, K] the recorded tokens, -1 where not valid.
+        predicted: [n, K] target ids.
+        hit: [n, K] predicted equals recorded, False where not valid.
+        logprob: [n, K] natural log-probability of the recorded token, -inf outside the draft vocabulary.
+        valid: [n, K] whether the recorded token lies in the start's turn.
+    """
+
+    sample: str
+    starts: Int[Tensor, " n"]
+    turns: Int[Tensor, " n"]
+    recorded: Int[Tensor, "n K"]
+    predicted: Int[Tensor, "n K"]
+    hit: Bool[Tensor, "n K"]
+    logprob: Float[Tensor, "n K"]
+    valid: Bool[Tensor, "n K"]
+
+
+@torch.inference_mode()
+def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout:
+    """Roll the draft out for `steps` steps from every start of the sample.
+
+    Raises:
+        InputError: as `forward.slot_states` and `forward.fuse`.
+        ValueError: if steps is below 1.
+    """
+    if steps < 1:
+        raise ValueError(f"steps must be 1 or more, found {steps}")
+    starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs], dtype=torch.long)
+    turns = torch.tensor(
+        [i for i, turn in enumerate(sample.turns) for t in turn.starts if t < sample.n_pairs],
+        dtype=torch.long,
+    )
+    ends = torch.tensor([turn.end for turn in sample.turns], dtype=torch.long)[turns]
+    n, device = len(starts), draft.device
+    predicted = torch.full((n, steps), -1, device=device)
+    logprob = torch.full((n, steps), -torch.inf, device=device)
+    recorded_at = starts[:, None] + 2 + torch.arange(steps)  # [n, K]
+    valid = recorded_at < ends[:, None]
+    recorded = torch.where(valid, sample.token_ids[recorded_at.clamp_max(len(sample.token_ids) - 1)], -1)
+
+    for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
+        rows = valid[:, k].nonzero().flatten()
+        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device))
+        predicted[rows.to(device), k] = choices.predicted
+        logprob[rows.to(device), k] = choices.logprob
+    predicted, logprob = predicted.cpu(), logprob.cpu()
+    return Rollout(sample.name, starts, turns, recorded, predicted, (predicted == recorded) & valid, logprob, valid)
+
+
+@torch.inference_mode()
+def chain_states(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Iterator[Float[Tensor, "R H"]]:
+    """u of every pair, step by step: row i of step k is pair i's, and predicts x[i + 2 + k].
+
+    Step k has a row for every pair whose input x[i + 1 + k] was recorded; fewer steps come where none was.
+
+    Raises:
+        InputError: as `forward.slot_states` and `forward.fuse`.
+    """
+    if sample.n_pairs < 1:
+        return  # the fused kernel divides by the number of pairs
+    config = draft.config.under(wiring)
+    embedding = draft.embed(sample.token_ids)  # [T, H]
+    g = forward.fuse(draft, forward.slot_states(draft, sample, wiring), wiring)  # [P, H]
+    u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)])
+    yield u
+    for k in range(1, steps):
+        n = min(len(g), len(embedding) - 1 - k)
+        if n <= 0:
+            return
+        g_back = forward.feedback(draft, config, u[:n])
+        u = forward.next_step(draft, config, g_back, embedding[1 + k : 1 + k + n], prefix)
+        yield u

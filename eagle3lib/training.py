@@ -1,0 +1,149 @@
+"""The trainer's number, computed again: which accuracy, against which truth, at which positions.
+
+A trainer's step-k accuracy compares the draft's choice with the argmax of a *teacher*: the target's head over
+the draft vocabulary, on the norm of some boundary. That truth differs from the recorded token wherever the
+teacher is not the last state, wherever the recorded token was not the argmax, and wherever it lies outside
+the draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.functional import linear
+
+from eagle3lib import forward
+from eagle3lib.bootstrap import Estimate, estimate, ratio
+from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
+from eagle3lib.checkpoint import Draft
+from eagle3lib.rollout import chain_states
+from eagle3lib.sample import Sample
+from eagle3lib.target import Target
+
+#: The truth that is the recorded token itself, not a teacher.
+RECORDED = "recorded"
+
+Truth = Boundary | str
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """Sums and totals behind full_acc_k and cond_acc_k, by sample: each [n, K].
+
+    full_acc_k = full_sum / full_total: correct at every step up to k, over supervised targets of step k.
+    cond_acc_k = full_sum / cond_total: the same, over pairs correct at every step before k.
+    (speculators 0.9.0, models/metrics.py compute_accuracy_single_step)
+    """
+
+    full_sum: np.ndarray
+    full_total: np.ndarray
+    cond_total: np.ndarray
+
+    def by_name(self) -> dict[str, np.ndarray]:
+        """The counts by the library's names for them, each [n, K]."""
+        return {
+            "full_acc_sum": self.full_sum,
+            "full_acc_total": self.full_total,
+            "cond_acc_sum": self.full_sum,
+            "cond_acc_total": self.cond_total,
+        }
+
+    def full_acc(self, step: int) -> Estimate:
+        """full_acc_k for k = step, with its interval over samples."""
+        return self._ratio(self.full_sum[:, step], self.full_total[:, step])
+
+    def cond_acc(self, step: int) -> Estimate:
+        """cond_acc_k for k = step, with its interval over samples."""
+        return self._ratio(self.full_sum[:, step], self.cond_total[:, step])
+
+    @staticmethod
+    def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> Estimate:
+        return estimate(np.stack([numerator, denominator], axis=1), ratio(0, 1), denominator.sum())
+
+
+def step_counts(
+    draft: Draft,
+    samples: Iterable[Sample],
+    wiring: Wiring,
+    steps: int,
+    truths: Sequence[Truth],
+    target: Target | None = None,
+) -> dict[Truth, StepCounts]:
+    """speculators' counts of every sample, with each of `truths` in the teacher's place; one pass serves all.
+
+    Args:
+        truths: boundaries whose norm and head teach (over the draft vocabulary), or `RECORDED`.
+        target: needed for a teacher.
+
+    Raises:
+        InputError: if a sample lacks a boundary that the wiring or a truth needs.
+        ValueError: if a teacher is asked for without a target, or there is no sample.
+    """
+    if target is None and any(truth != RECORDED for truth in truths):
+        raise ValueError(f"the truths {list(truths)} need a target")
+    rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
+    for sample in samples:
+        predicted = [
+            draft.target_ids[forward.logits(draft, u).argmax(-1)].cpu()
+            for u in chain_states(draft, sample, wiring, steps)
+        ]
+        for truth in truths:
+            # labels[j] is the truth about x[j + 1], as a teacher's row j is.
+            recorded = truth == RECORDED
+            labels = sample.token_ids[1:] if recorded else teacher_choices(draft, target, sample, truth).cpu()
+            rows[truth].append(_sample_counts(sample, predicted, labels, steps))
+    if not all(rows.values()):
+        raise ValueError("step_counts needs at least one sample and one truth")
+    return {truth: StepCounts(*np.stack(found).transpose(1, 0, 2)) for truth, found in rows.items()}
+
+
+@torch.inference_mode()
+def teacher_choices(draft: Draft, target: Target, sample: Sample, boundary: Boundary) -> Int[Tensor, " R"]:
+    """What a teacher says after each token: argmax over the draft vocabulary, as target ids."""
+    last = sample.state(boundary).to(draft.device)
+    normed = last.float() if boundary == FINAL_NORMED else target.final_norm(last)
+    return draft.target_ids[linear(normed, teacher_head(draft, target)).argmax(-1)]
+
+
+def teacher_head(draft: Draft, target: Target) -> Tensor:
+    """The target's head, cut to the draft vocabulary: [Vd, H] float32."""
+    return target.head_rows(draft.target_ids).to(draft.device)
+
+
+def truth_name(truth: Truth) -> str:
+    """How pages call a truth."""
+    return "recorded token" if truth == RECORDED else f"teacher {boundary_name(truth)}"
+
+
+def accuracy_rows(by_truth: Mapping[str, StepCounts]) -> list[dict]:
+    """One row a truth and step: full_acc_k with its interval, cond_acc_k, and how many targets are behind it."""
+    rows = []
+    for name, counts in by_truth.items():
+        for k in range(counts.full_sum.shape[1]):
+            full = counts.full_acc(k)
+            row = {"truth": name, "step": k, "full_acc": full.value, "low": full.low, "high": full.high}
+            rows.append({**row, "cond_acc": counts.cond_acc(k).value, "targets": full.count})
+    return rows
+
+
+def _sample_counts(
+    sample: Sample, predicted: Sequence[Int[Tensor, " R"]], labels: Int[Tensor, " L"], steps: int
+) -> np.ndarray:
+    """[3, K] full_sum, full_total and cond_total of one sample."""
+    mask = sample.loss_mask
+    sums = np.zeros((3, steps), dtype=np.int64)
+    correct = mask[1 : sample.n_pairs + 1]  # pairs whose own token x[i + 1] is supervised
+    for k, choices in enumerate(predicted):
+        # Pair i's step k is held against row i + 1 + k of the teacher, supervised where x[i + 1 + k] is.
+        n = min(len(choices), len(labels) - 1 - k)
+        supervised = mask[1 + k : 1 + k + n]
+        sums[2, k] = int(correct[:n].sum())
+        correct = correct[:n] & (choices[:n] == labels[1 + k : 1 + k + n])
+        sums[0, k] = int((correct & supervised).sum())
+        sums[1, k] = int(supervised.sum())
+    return sums
