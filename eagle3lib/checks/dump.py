@@ -1,0 +1,157 @@
+"""Stage `dump`: are the recorded states what they are said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from eagle3lib.boundaries import FINAL_NORMED, Boundary, boundary_name
+from eagle3lib.findings import Finding, Severity
+from eagle3lib.sample import Sample
+from eagle3lib.target import Target
+
+FAULT, NOTE, OK = Severity.FAULT, Severity.NOTE, Severity.OK
+
+#: Largest relative difference between a stored B(0) and the embedding row that bfloat16 storage explains:
+#: half a unit in the last of 8 significant bits, 2^-8, and float16 needs less.
+BF16_RELATIVE = 2.0**-8
+#: Share of greedily recorded tokens that the last state's argmax gives back in a sound dump.
+ON_POLICY = 0.98
+
+
+@dataclass(frozen=True)
+class EmbeddingMatch:
+    """How far a stored state is from the tokens' embedding rows: ‖h - e‖ / ‖e‖ over all rows."""
+
+    boundary: Boundary
+    relative_difference: float
+
+
+def embedding_match(target: Target, samples: Sequence[Sample], boundary: Boundary) -> EmbeddingMatch:
+    """The relative difference between a boundary's states and the embedding rows of their tokens."""
+    difference = scale = 0.0
+    for sample in samples:
+        state = sample.state(boundary).float()
+        rows = target.embed(sample.token_ids[: len(state)])
+        difference += float((state - rows).square().sum())
+        scale += float(rows.square().sum())
+    return EmbeddingMatch(boundary, (difference / scale) ** 0.5)
+
+
+def check_embedding(matches: Sequence[EmbeddingMatch]) -> list[Finding]:
+    """B(0), and nothing else, equals the embedding rows of its tokens."""
+    found = []
+    for match in matches:
+        name, equal = boundary_name(match.boundary), match.relative_difference <= BF16_RELATIVE
+        evidence = {"boundary": match.boundary, "relative_difference": match.relative_difference}
+        if match.boundary == 0 and equal:
+            found.append(
+                Finding(
+                    "dump.embedding_proved",
+                    OK,
+                    f"B(0) is the embedding row of each token, to {match.relative_difference:.1e}",
+                    "The tokens belong to the states, and the first state is the embedding output.",
+                    evidence=evidence,
+                )
+            )
+        elif match.boundary == 0:
+            found.append(
+                Finding(
+                    "dump.not_embedding",
+                    FAULT,
+                    f"The state stated as B(0) is not the embedding: it differs by {match.relative_difference:.2f}",
+                    "The states were captured one boundary later than stated, or belong to other tokens.",
+                    "Correct the dump's boundaries in the case, or dump again.",
+                    evidence,
+                )
+            )
+        elif equal:
+            found.append(
+                Finding(
+                    "dump.hidden_embedding",
+                    FAULT,
+                    f"The state stated as {name} is the embedding output B(0)",
+                    "The capture list started one earlier than stated, so every later state is off by one too.",
+                    "State boundary 0 for it in the case, and check the ids that the dump was made with.",
+                    evidence,
+                )
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """The recorded tokens as the last state sees them.
+
+    Attributes:
+        on_policy: share of recorded response tokens that are the argmax.
+        mean_logprob: of the recorded response tokens.
+        logprob_error: mean |difference| from the log-probabilities that the dump carries, None without them.
+    """
+
+    boundary: Boundary
+    on_policy: float
+    mean_logprob: float
+    logprob_error: float | None
+    count: int
+
+
+def reconstruct(target: Target, samples: Sequence[Sample], boundary: Boundary) -> Reconstruction:
+    """Norm and head on a state (head alone on `final_normed`), held against the recorded next tokens."""
+    states, recorded, own = [], [], []
+    for sample in samples:
+        rows = torch.arange(sample.n_pairs)[sample.loss_mask[1 : sample.n_pairs + 1]]
+        state = sample.state(boundary)[rows].float()
+        states.append(state if boundary == FINAL_NORMED else target.final_norm(state))
+        recorded.append(sample.token_ids[rows + 1])
+        own.append(sample.logprobs[rows + 1] if sample.logprobs is not None else torch.full((len(rows),), torch.nan))
+    next_ids, truth = torch.cat(recorded), torch.cat(own)
+    scores = target.score(torch.cat(states), next_ids)
+    error = (scores.logprob - truth).abs()
+    return Reconstruction(
+        boundary,
+        on_policy=float((scores.argmax == next_ids).float().mean()),
+        mean_logprob=float(scores.logprob.mean()),
+        logprob_error=float(error[~truth.isnan()].mean()) if (~truth.isnan()).any() else None,
+        count=len(next_ids),
+    )
+
+
+def check_last_state(last: Reconstruction | None, greedy: bool) -> Finding:
+    """The state stated as the last one gives the recorded tokens back."""
+    if last is None:
+        return Finding(
+            "dump.no_last_state",
+            NOTE,
+            "Cannot tell whether the recorded tokens are the target's own: no dump holds B(n)",
+            "Wirings can be compared, but no served number can be forecast.",
+            "Capture the state after the last block, before the final norm, with the same tokens.",
+        )
+    evidence = {
+        "boundary": last.boundary,
+        "on_policy_rate": last.on_policy,
+        "mean_logprob": last.mean_logprob,
+        "logprob_error": last.logprob_error,
+        "tokens": last.count,
+    }
+    name = boundary_name(last.boundary)
+    error = "" if last.logprob_error is None else f", log-probabilities to {last.logprob_error:.4f}"
+    if greedy and last.on_policy < ON_POLICY:
+        return Finding(
+            "dump.last_state_wrong",
+            FAULT,
+            f"Norm and head on {name} give only {last.on_policy:.1%} of the recorded tokens",
+            "The state is of another boundary, already normed, or of other tokens; or the responses are not the"
+            " target's own greedy ones.",
+            "Check which state the dump stores last and whether it was normed; regenerate responses on-policy.",
+            evidence,
+        )
+    return Finding(
+        "dump.last_state",
+        OK,
+        f"Norm and head on {name} give {last.on_policy:.1%} of the recorded tokens{error}",
+        "The last state is B(n), before the norm, and the responses are the target's own.",
+        evidence=evidence,
+    )

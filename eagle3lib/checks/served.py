@@ -1,0 +1,61 @@
+"""Stage `served`: does the replay explain what the server printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eagle3lib.bootstrap import Estimate
+from eagle3lib.case import ServedSection
+from eagle3lib.findings import Finding, Severity
+
+FAULT, NOTE, OK = Severity.FAULT, Severity.NOTE, Severity.OK
+
+
+def check_forecast(
+    served: ServedSection | None, forecast: Mapping[str, Estimate], steps: int, has_last_state: bool
+) -> Finding:
+    """The server's acceptance length against the replay of the wiring that it serves.
+
+    Args:
+        forecast: acceptance length along the walk by wiring: "trained", "served", ...
+        steps: the draft length K of both.
+        has_last_state: whether a dump shows that the recorded tokens are the target's own.
+    """
+    evidence = {name: [e.value, e.low, e.high] for name, e in forecast.items()}
+    if not has_last_state:
+        return Finding(
+            "served.no_forecast",
+            NOTE,
+            "Cannot tell what a server would show: no dump holds B(n)",
+            "Without the last state it is not known whether the recorded tokens are the target's own.",
+            "Capture B(n) with the same tokens.",
+            {"steps": steps, **evidence},
+        )
+    replayed = forecast.get("served", forecast.get("trained"))
+    if served is None or served.acceptance_length is None or replayed is None:
+        return Finding(
+            "served.forecast",
+            NOTE,
+            f"A server should show {replayed.value:.2f} at K = {steps}; the case states no served number",
+            "The replay forecasts the chain's acceptance length along the walk, greedy, bonus included.",
+            "State served.acceptance_length, as the engine printed it, to have the two compared.",
+            {"steps": steps, **evidence},
+        )
+    evidence |= {"steps": steps, "printed": served.acceptance_length}
+    if replayed.low <= served.acceptance_length <= replayed.high:
+        return Finding(
+            "served.explained",
+            OK,
+            f"The server's {served.acceptance_length:.2f} lies within the replay's {replayed}",
+            "The served wiring explains the served number.",
+            evidence=evidence,
+        )
+    return Finding(
+        "served.unexplained",
+        FAULT,
+        f"The server shows {served.acceptance_length:.2f}, the replay of its wiring gives {replayed}",
+        "Something besides the wiring differs: the prompts or their template, the acceptance rule, the draft"
+        " length, or the loop of the engine.",
+        "Dump the server's own responses and replay those; compare K, temperature and template.",
+        evidence,
+    )

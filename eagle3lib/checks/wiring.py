@@ -1,0 +1,102 @@
+"""Stages `wiring` and `recurrence`: is `fc` fed in serving as in training, and do later steps hold up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eagle3lib.acceptance import Acceptance
+from eagle3lib.bootstrap import Estimate
+from eagle3lib.boundaries import Boundary, Wiring
+from eagle3lib.findings import Finding, Severity
+
+FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
+
+
+def check_wiring(
+    trained: Wiring, served: Wiring, trained_length: Estimate, served_length: Estimate, lost: Estimate
+) -> Finding:
+    """Served and trained wiring are equal, or what the difference costs along the walk."""
+    evidence = {
+        "trained": list(trained.slots),
+        "served": list(served.slots),
+        "trained_acceptance_length": [trained_length.value, trained_length.low, trained_length.high],
+        "served_acceptance_length": [served_length.value, served_length.low, served_length.high],
+        "lost": [lost.value, lost.low, lost.high],
+    }
+    if trained == served:
+        return Finding(
+            "wiring.equal",
+            OK,
+            f"Serving feeds fc as training did: {trained}",
+            "The wiring is right.",
+            evidence=evidence,
+        )
+    if lost.low > 0:
+        return Finding(
+            "wiring.served_differs",
+            FAULT,
+            f"Serving feeds fc {served}, training fed {trained}: {lost.value:.2f} tokens a round are lost",
+            f"The acceptance length falls from {trained_length.value:.2f} to {served_length.value:.2f}"
+            " (chain, greedy, bonus included, along the walk).",
+            "Change the ids as the verdict shows, or serve the rewired checkpoint.",
+            evidence,
+        )
+    return Finding(
+        "wiring.difference_immaterial",
+        NOTE,
+        f"Serving feeds fc {served}, training fed {trained}; no loss can be told",
+        f"The loss {lost} includes zero on {lost.count} rounds.",
+        "Capture more held-out responses to tell them apart.",
+        evidence,
+    )
+
+
+def check_training_wiring(trained: Wiring, best: Sequence[tuple[Boundary, ...]], candidates: int) -> Finding:
+    """The wiring that the files imply is the one that fits the states best, or ties with it."""
+    evidence = {
+        "trained": list(trained.slots),
+        "best": [list(slots) for slots in best],
+        "candidates": candidates,
+    }
+    if trained.slots in best:
+        ties = "" if len(best) == 1 else f", tied with {len(best) - 1} others"
+        return Finding(
+            "wiring.search_confirms",
+            OK,
+            f"Of {candidates} wirings, the search puts {trained} first{ties}",
+            "The states themselves say that the draft was trained on these boundaries in this order.",
+            evidence=evidence,
+        )
+    return Finding(
+        "wiring.search_contradicts",
+        FAULT,
+        f"The files imply {trained}, the states fit {Wiring(best[0])} better",
+        "The ids in the checkpoint are not what fed fc in training, or the dump's boundaries are misstated.",
+        "Check how the training data was captured; state the true boundaries in the case.",
+        evidence,
+    )
+
+
+def check_recurrence(walked: Acceptance) -> Finding:
+    """The conditional rates of later steps hold up against the first."""
+    rates = walked.all_starts.conditional
+    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates)}
+    if len(rates) < 2:
+        return Finding("recurrence.unknown", NOTE, "Cannot tell: one step only", "Run with 2 steps or more.")
+    if rates[1].high < rates[0].low / 2:
+        return Finding(
+            "recurrence.collapses",
+            RISK,
+            f"The first fed-back step keeps {rates[1].value:.0%} where the first step has {rates[0].value:.0%}",
+            "A healthy draft's conditional rates are nearly flat; a collapse points at the feedback, the rope"
+            " positions or training without test-time steps.",
+            "Compare norm_output and the feedback of trainer and engine.",
+            evidence,
+        )
+    return Finding(
+        "recurrence.healthy",
+        OK,
+        f"Later steps hold up: c_1 {rates[0].value:.0%}, c_2 {rates[1].value:.0%}",
+        "The draft reads its own states as well as the target's.",
+        evidence=evidence,
+    )

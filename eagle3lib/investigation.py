@@ -1,0 +1,158 @@
+"""A case, opened: its draft, target and dumps, and the wirings that its files imply, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from eagle3lib import ecosystems
+from eagle3lib.boundaries import Boundary, Wiring
+from eagle3lib.case import Case, DumpSection
+from eagle3lib.checkpoint import Draft, load_draft
+from eagle3lib.dumps import Dump, open_dump, recognise_layout
+from eagle3lib.ecosystems import Engine, TargetShape, Trainer
+from eagle3lib.errors import InputError
+from eagle3lib.sample import Sample
+from eagle3lib.target import Target, load_target
+from eagle3lib.tensors import read_json
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A wiring and where it was read: the case, a config file, or a layout's rule."""
+
+    wiring: Wiring
+    source: str
+
+
+class Investigation:
+    """Opens what a case names, when it is first asked for."""
+
+    def __init__(self, case: Case, device: str = "auto", dtype: torch.dtype = torch.float32) -> None:
+        self.case = case
+        self._device, self._dtype = device, dtype
+
+    @cached_property
+    def target(self) -> Target | None:
+        """The target's parts, None where the case names no target."""
+        return load_target(self.case.target.path) if self.case.target else None
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The draft, in float32 unless asked otherwise."""
+        return load_draft(self.case.draft.path, self.target, self._device, self._dtype)
+
+    @cached_property
+    def draft_config(self) -> dict:
+        """The draft's config.json, as found."""
+        return read_json(self.case.draft.path / "config.json")
+
+    @property
+    def trainer(self) -> Trainer:
+        """Whose rules read the draft's own ids."""
+        return ecosystems.trainer(self.case.draft.trainer)
+
+    @property
+    def engine(self) -> Engine | None:
+        """What serves, None where the case does not say."""
+        return ecosystems.engine(self.case.served.engine) if self.case.served else None
+
+    @cached_property
+    def shape(self) -> TargetShape | None:
+        """Depth and architecture of the target, as far as the case or the target's files tell."""
+        section = self.case.target
+        if section is None:
+            return None
+        n_layers = section.n_layers or self.target.n_layers
+        return TargetShape(n_layers, section.architecture or self.target.architecture)
+
+    @cached_property
+    def trained(self) -> Derived | None:
+        """What fed `fc` in training: stated by the case, else by the draft's ids; None where neither says."""
+        if self.case.training.boundaries is not None:
+            return Derived(Wiring(self.case.training.boundaries), "stated in the case")
+        ids = self.trainer.read_ids(self.draft_config)
+        if ids.ids is None or self.shape is None:
+            return None
+        slots = self.trainer.boundaries(ids, self.shape)
+        return Derived(Wiring(slots), f"{ids.spelling} = {list(ids.ids)} in the draft's config.json")
+
+    @cached_property
+    def served(self) -> Derived | None:
+        """What feeds `fc` in serving: stated by the case, else by the engine's reading of the served config.
+
+        Raises:
+            InputError: where the engine would stop, or feed something that is no boundary.
+        """
+        section = self.case.served
+        if section is None:
+            return None
+        if section.boundaries is not None:
+            return Derived(Wiring(section.boundaries), "stated in the case")
+        if self.shape is None:
+            return None
+        ids = self.engine.read_ids(self.served_config)
+        slots = self.engine.boundaries(ids, self.shape, section.version)
+        listed = "no ids" if ids.ids is None else f"ids {list(ids.ids)}"
+        version = section.version or self.engine.default_version
+        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them")
+
+    @cached_property
+    def served_config(self) -> dict:
+        """The config.json that the engine was given."""
+        section = self.case.served
+        return read_json(section.config) if section and section.config else self.draft_config
+
+    @cached_property
+    def teacher(self) -> Boundary | None:
+        """The boundary whose norm and head taught: the case, else the training record, else None."""
+        training = self.case.training
+        if training.teacher is not None:
+            return training.teacher
+        return self.claim.get("teacher")
+
+    @cached_property
+    def claim(self) -> dict:
+        """The training record, {} where the case names none."""
+        record = self.case.training.record
+        return read_json(record) if record else {}
+
+    def stored_boundaries(self, section: DumpSection) -> tuple[Boundary, ...]:
+        """The boundaries of a dump's states: stated by the case, else by the layout's own rule.
+
+        Raises:
+            InputError: if the case does not say and the rule needs a target that the case does not name.
+        """
+        if section.boundaries is not None:
+            return section.boundaries
+        if self.shape is None:
+            raise InputError(
+                f"State the boundaries of the dump {section.name!r}, or name the target; {section.path} does not say."
+            )
+        layout = "list" if recognise_layout(section.path).name.endswith("list") else "current"
+        return self.trainer.dump_boundaries(layout, self.trainer.read_ids(self.draft_config), self.shape)
+
+    def open(self, section: DumpSection, read: Sequence[Boundary] | None = None) -> Dump:
+        """One dump of the case.
+
+        Raises:
+            InputError: as `open_dump`.
+        """
+        boundaries = self.stored_boundaries(section)
+        return open_dump(section.path, boundaries, read=read, temperature=section.temperature)
+
+    def sections(self, needed: Sequence[Boundary] = (), *, greedy: bool = True) -> list[DumpSection]:
+        """The dumps that hold every needed boundary, in the case's order; greedy ones only, or all."""
+        return [
+            section
+            for section in self.case.dumps
+            if set(needed) <= set(self.stored_boundaries(section)) and not (greedy and section.temperature)
+        ]
+
+    def samples(self, needed: Sequence[Boundary], *, greedy: bool = True) -> list[Sample]:
+        """Every sample of the dumps that hold the needed boundaries, carrying those alone."""
+        distinct = tuple(dict.fromkeys(needed))
+        return [sample for s in self.sections(distinct, greedy=greedy) for sample in self.open(s, distinct)]

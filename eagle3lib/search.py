@@ -1,0 +1,72 @@
+"""Which of a case's dumps to search for the training wiring, and the two searches: exhaustive, and without hints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from eagle3lib.boundaries import Boundary
+from eagle3lib.case import DumpSection
+from eagle3lib.investigation import Investigation
+from eagle3lib.wiring import Ranking, Scorer, Slots, coordinate_search, every_triple
+
+#: Up to this many candidates every one is tried.
+EXHAUSTIVE = 1000
+
+
+@dataclass(frozen=True)
+class Search:
+    """A finished search: its ranking, the scorer that made it, and the dump and boundaries it ran on."""
+
+    ranking: Ranking
+    scorer: Scorer
+    dump: str
+    boundaries: tuple[Boundary, ...]
+
+
+def roles(inv: Investigation) -> dict[Slots, str]:
+    """What the wirings known from the files are called; a wiring that is both is the trained one."""
+    known = {"served": inv.served, "trained": inv.trained}
+    return {derived.wiring.slots: name for name, derived in known.items() if derived}
+
+
+def exhaustive(inv: Investigation) -> Search | None:
+    """Every boundary in every slot, on the greedy dump with most boundaries that still allows that.
+
+    Dumps that hold the trained and served boundaries come first. The known wirings are scored on every
+    position even where the cheap look would have dropped them.
+    """
+    small = [section for section in inv.sections() if _candidates(inv, section) <= EXHAUSTIVE]
+    known = {boundary for slots in roles(inv) for boundary in slots}
+    fitting = [section for section in small if known <= set(inv.stored_boundaries(section))]
+    section = max(fitting or small, key=lambda s: _candidates(inv, s), default=None)
+    if section is None:
+        return None
+    boundaries = inv.stored_boundaries(section)
+    scorer = Scorer(inv.draft, inv.open(section))
+    ranking = scorer.rank(every_triple(boundaries, inv.draft.config.n_slots))
+    ranked = {score.slots for score in ranking.scores}
+    extra = [scorer.score(slots) for slots in roles(inv) if set(slots) <= set(boundaries) and slots not in ranked]
+    scores = sorted((*ranking.scores, *extra), key=lambda score: score.cross_entropy_value)
+    return Search(replace(ranking, scores=tuple(scores)), scorer, section.name, boundaries)
+
+
+def without_hints(inv: Investigation) -> Search | None:
+    """Coordinate search on the greedy dump with most boundaries, where there are too many wirings to try all.
+
+    It starts from the engines' common default, B(2), B(n/2), B(n-3), and from the served wiring.
+    """
+    section = max(inv.sections(), key=lambda s: _candidates(inv, s), default=None)
+    if section is None or _candidates(inv, section) <= EXHAUSTIVE:
+        return None
+    boundaries, n_slots = inv.stored_boundaries(section), inv.draft.config.n_slots
+    starts = [inv.served.wiring.slots] if inv.served else []
+    if inv.shape:
+        starts.insert(0, (2, inv.shape.n_layers // 2, inv.shape.n_layers - 3))
+    starts = [slots for slots in starts if len(slots) == n_slots and set(slots) <= set(boundaries)]
+    scorer = Scorer(inv.draft, inv.open(section))
+    ranking = coordinate_search(scorer, boundaries, starts or [boundaries[:n_slots]])
+    return Search(ranking, scorer, section.name, boundaries)
+
+
+def _candidates(inv: Investigation, section: DumpSection) -> int:
+    return len(inv.stored_boundaries(section)) ** inv.draft.config.n_slots

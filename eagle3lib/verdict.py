@@ -1,0 +1,133 @@
+"""The ordered verdict: which stage is at fault, in one sentence, and what to change for each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eagle3lib import ecosystems
+from eagle3lib.boundaries import Boundary, boundary_name
+from eagle3lib.errors import InputError
+from eagle3lib.findings import STAGES, Finding, Severity, verdict_order
+from eagle3lib.investigation import Investigation
+
+#: What a fault in a stage means for the whole.
+STAGE_WORDS = {
+    "dump": "The dump is not sound, so nothing after it can be believed",
+    "checkpoint": "The checkpoint is at fault",
+    "training": "The training number does not come back",
+    "wiring": "The wiring is at fault",
+    "recurrence": "The steps after the first are at fault",
+    "served": "The served number is not explained",
+    "cost": "Speculation costs more than it saves",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The conclusion: `code` is the deciding finding's, or "healthy", "risk" or "incomplete"."""
+
+    code: str
+    sentence: str
+    findings: tuple[Finding, ...]
+
+
+def conclude(findings: Sequence[Finding], missing: Sequence[str], numbers: Mapping[str, dict]) -> Verdict:
+    """The first stage with a fault decides; without one, what is left to say.
+
+    Args:
+        missing: notebooks that left no results for this case.
+        numbers: the numbers of notebook 04, for the sentence of a wiring fault.
+    """
+    ordered = tuple(verdict_order(list(findings)))
+    faults = [f for f in ordered if f.severity is Severity.FAULT]
+    if faults:
+        first = faults[0]
+        if first.code == "wiring.served_differs":
+            return Verdict(first.code, _wiring_sentence(first, numbers), ordered)
+        return Verdict(
+            first.code, f"{STAGE_WORDS[first.stage]}: {_lower(first.title)}. {first.remedy}".strip(), ordered
+        )
+    if missing:
+        names = ", ".join(missing)
+        return Verdict("incomplete", f"No fault found so far; {names} left no results for this case.", ordered)
+    risks = [f for f in ordered if f.severity is Severity.RISK]
+    if risks:
+        return Verdict("risk", f"No fault found; the first thing to look at: {_lower(risks[0].title)}.", ordered)
+    checked = ", ".join(stage for stage in STAGES if any(f.stage == stage for f in ordered))
+    return Verdict(
+        "healthy",
+        f"No fault found in {checked}: the draft is served as it was trained; what is left is data and cost.",
+        ordered,
+    )
+
+
+def headline(results: Mapping[str, dict]) -> list[dict]:
+    """The three numbers that matter, with intervals: trained, served and rewired acceptance length."""
+    numbers = results.get("04_concat_order", {}).get("numbers", {})
+    steps = results.get("04_concat_order", {}).get("parameters", {}).get("steps")
+    labels = {"trained": "as trained", "served": "as served", "rewired": "served, columns moved"}
+    return [
+        {
+            "label": label,
+            "unit": f"tokens a round, K = {steps}",
+            **{key: found[key] for key in ("value", "low", "high")},
+        }
+        for name, label in labels.items()
+        if (found := numbers.get(f"{name}_acceptance_length"))
+    ]
+
+
+def _wiring_sentence(finding: Finding, numbers: Mapping[str, dict]) -> str:
+    evidence = finding.evidence
+    trained, served = (_names(evidence[key]) for key in ("trained", "served"))
+    before, after = evidence["trained_acceptance_length"][0], evidence["served_acceptance_length"][0]
+    sentence = (
+        f"The wiring is at fault: the draft was trained on {trained} and is served {served}, which cuts its"
+        f" acceptance length from {before:.2f} to {after:.2f} tokens a round"
+    )
+    rewired = numbers.get("rewired_acceptance_length")
+    if rewired:
+        sentence += f"; moving fc's columns alone, without new data, brings back {rewired['value']:.2f}"
+    return f"{sentence}."
+
+
+def _names(boundaries: Sequence[Boundary]) -> str:
+    names = [boundary_name(b) for b in boundaries]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _lower(title: str) -> str:
+    """A title as it reads after a colon; names such as B(3) and NaN keep their capitals."""
+    return title[0].lower() + title[1:] if title[1:2].islower() else title
+
+
+def patches(investigation: Investigation, trained: Sequence[Boundary]) -> list[dict]:
+    """For each engine, the config lines that make it feed `fc` as in training, or why it cannot.
+
+    The engine that serves the case is first, in its own version; the others in the version last read.
+    """
+    served = investigation.case.served
+    serving = investigation.engine
+    engines = sorted(ecosystems.ENGINES.values(), key=lambda e: (e is not serving, e.label))
+    found = []
+    for engine in engines:
+        version = served.version if engine is serving else None
+        config = investigation.served_config if engine is serving else investigation.draft_config
+        try:
+            patch = engine.patch(config, tuple(trained), investigation.shape, version)
+        except InputError as error:
+            found.append(
+                {
+                    "engine": engine.label,
+                    "version": version or engine.default_version,
+                    "ids": None,
+                    "text": "",
+                    "note": str(error),
+                }
+            )
+            continue
+        found.append(
+            {"engine": engine.label, "version": patch.version, "ids": patch.ids, "text": patch.text, "note": patch.note}
+        )
+    return found
