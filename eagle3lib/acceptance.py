@@ -245,7 +245,9 @@ def _all_start_rates(sums: np.ndarray) -> Rates:
     flat, totals = sums.reshape(n, -1), sums.sum(0)
 
     def length(s: np.ndarray) -> np.ndarray:
-        return 1 + sum(np.nan_to_num(ratio(k, 2 * steps + k)(s)) for k in range(steps))
+        # A step that no start reaches adds nothing; without any start there is no length.
+        reached = sum(np.nan_to_num(ratio(k, 2 * steps + k)(s)) for k in range(steps))
+        return np.where(s[..., 2 * steps] > 0, 1 + reached, np.nan)
 
     return Rates(
         survival=tuple(estimate(flat, ratio(k, 2 * steps + k), totals[2, k]) for k in range(steps)),

@@ -58,10 +58,12 @@ def estimate(sums: np.ndarray, statistic: Statistic, count: int) -> Estimate:
     """
     if len(sums) == 0:
         return Estimate(np.nan, np.nan, np.nan, 0)
-    values = statistic(weights(len(sums)) @ sums)
-    values = values[np.isfinite(values)]
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = np.percentile(values, [tail, 100 - tail]) if len(values) else (np.nan, np.nan)
+    low, high = -np.inf, np.inf  # one sample says nothing of how samples differ
+    if len(sums) > 1:
+        values = statistic(weights(len(sums)) @ sums)
+        values = values[np.isfinite(values)]
+        tail = 100 * (1 - LEVEL) / 2
+        low, high = np.percentile(values, [tail, 100 - tail]) if len(values) else (np.nan, np.nan)
     return Estimate(float(statistic(sums.sum(0))), float(low), float(high), int(count))
 
 

@@ -107,9 +107,14 @@ class Draft:
         Raises:
             InputError: if an id is outside the embedding.
         """
-        rows = (
-            self.embedding.embed(token_ids) if isinstance(self.embedding, Target) else self.embedding[token_ids.cpu()]
-        )
+        if isinstance(self.embedding, Target):
+            return self.embedding.embed(token_ids).to(self.device, self.dtype)
+        if len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < len(self.embedding):
+            raise InputError(
+                f"Expected token ids below the vocabulary of {len(self.embedding)} in {self.path}, found"
+                f" {int(token_ids.min())} .. {int(token_ids.max())}; are the tokens another model's?"
+            )
+        rows = self.embedding[token_ids.cpu()]
         return rows.to(self.device, self.dtype)
 
 
@@ -133,6 +138,10 @@ def load_draft(
     for name in REQUIRED:
         if name not in tensors:
             raise InputError(f"Expected the tensor {name} in {path}, found none; is it an EAGLE-3 draft, whole?")
+    for name in tensors:
+        # Passing over any of these would compute another pass without a word.
+        if name not in REQUIRED and (name.startswith("layers.") or name.endswith(".bias")):
+            raise InputError(f"{path} holds the tensor {name}, which this version's pass does not compute.")
     config = _config(path, raw_config, tensors)
     where = resolve_device(device)
 
@@ -237,8 +246,8 @@ def _config(path: Path, raw: dict, tensors: dict[str, TensorInfo]) -> DraftConfi
         )
     has_d2t = "d2t" in tensors
     head = tensors.get("lm_head.weight")
-    draft_vocab = tensors["d2t"].shape[0] if has_d2t else head.shape[0] if head else int(number("vocab_size"))
-    return DraftConfig(
+    draft_vocab = head.shape[0] if head else tensors["d2t"].shape[0] if has_d2t else int(number("vocab_size"))
+    config = DraftConfig(
         hidden_size=hidden,
         target_hidden_size=target_hidden,
         n_slots=fused // target_hidden,
@@ -255,6 +264,38 @@ def _config(path: Path, raw: dict, tensors: dict[str, TensorInfo]) -> DraftConfi
         norm_before_residual=bool(flat.get("norm_before_residual", False)),
         norm_output=bool(flat.get("norm_output", False)),
     )
+    for name, shape in _expected_shapes(config).items():
+        if name in tensors and tensors[name].shape != shape:
+            raise InputError(
+                f"Expected {name} in {path} of shape {list(shape)}, from the shapes of the others and config.json,"
+                f" found {list(tensors[name].shape)}."
+            )
+    return config
+
+
+def _expected_shapes(c: DraftConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of the pass, in the symbols of `forward`."""
+    h, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    norms = (
+        "norm.weight",
+        *(f"{LAYER}{n}.weight" for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")),
+    )
+    return {
+        **dict.fromkeys(norms, (c.hidden_size,)),
+        **{
+            f"{LAYER}self_attn.{n}_proj.weight": (rows, 2 * c.hidden_size)
+            for n, rows in (("q", h), ("k", kv), ("v", kv))
+        },
+        f"{LAYER}self_attn.o_proj.weight": (c.hidden_size, h),
+        f"{LAYER}mlp.up_proj.weight": (c.intermediate_size, c.hidden_size),
+        f"{LAYER}mlp.down_proj.weight": (c.hidden_size, c.intermediate_size),
+        "input_norm.weight": (c.n_slots * c.target_hidden_size,),
+        **{f"fc_norm.{i}.weight": (c.target_hidden_size,) for i in range(c.n_slots)},
+        "lm_head.weight": (c.draft_vocab_size, c.hidden_size),
+        "embed_tokens.weight": (c.vocab_size, c.hidden_size),
+        "d2t": (c.draft_vocab_size,),
+        "t2d": (c.vocab_size,),
+    }
 
 
 def _target_ids(path: Path, config: DraftConfig, tensors: dict[str, TensorInfo]) -> Int[Tensor, " Vd"]:

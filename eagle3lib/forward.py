@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from eagle3lib import attention, rope
-from eagle3lib.boundaries import Wiring
+from eagle3lib.boundaries import Boundary, Wiring, boundary_name
 from eagle3lib.checkpoint import Draft
 from eagle3lib.config import DraftConfig
 from eagle3lib.errors import InputError
@@ -46,48 +46,53 @@ class Prefix:
     chain_v: list[Float[Tensor, "kv R d"]] = field(default_factory=list)
 
 
-def slot_states(draft: Draft, sample: Sample, wiring: Wiring) -> list[Float[Tensor, "P Ht"]]:
-    """What each slot of `fc` is fed: the states of its boundary for every pair, in the draft's dtype.
+def slot_state(draft: Draft, sample: Sample, boundary: Boundary) -> Float[Tensor, "P Ht"]:
+    """The states that a slot is fed, for every pair, in the draft's dtype.
 
     Raises:
-        InputError: if the wiring has not the draft's number of slots, the sample lacks a boundary, or a
-            state has another width than the draft's slots.
+        InputError: if the sample lacks the boundary, or its states have another width than the draft's slots.
+    """
+    state = sample.state(boundary)[: sample.n_pairs]
+    if state.shape[1] != draft.config.target_hidden_size:
+        raise InputError(
+            f"{sample.name} holds states of width {state.shape[1]} at {boundary_name(boundary)}, the draft's fc takes"
+            f" slots of {draft.config.target_hidden_size}; is the dump another target's?"
+        )
+    return state.to(draft.device, draft.dtype)
+
+
+def fuse(draft: Draft, sample: Sample, wiring: Wiring) -> Float[Tensor, "P H"]:
+    """g = fc(aux) of every pair, with the input norm that the wiring's flags ask for.
+
+    Raises:
+        InputError: if the wiring has not the draft's number of slots, or asks for a norm whose weights the
+            draft does not hold, and as `slot_state`.
     """
     if len(wiring.slots) != draft.config.n_slots:
         raise InputError(
             f"The draft's fc has {draft.config.n_slots} slots, the wiring {wiring} names {len(wiring.slots)}."
         )
-    states = [sample.state(boundary)[: sample.n_pairs] for boundary in wiring.slots]
-    for boundary, state in zip(wiring.slots, states, strict=True):
-        if state.shape[1] != draft.config.target_hidden_size:
-            raise InputError(
-                f"{sample.name} holds states of width {state.shape[1]} at {boundary}, the draft's fc takes slots of"
-                f" {draft.config.target_hidden_size}; is the dump another target's?"
-            )
-    return [state.to(draft.device, draft.dtype) for state in states]
-
-
-def fuse(draft: Draft, states: list[Float[Tensor, "P Ht"]], wiring: Wiring) -> Float[Tensor, "P H"]:
-    """g = fc(aux), with the input norm that the wiring's flags ask for.
-
-    Raises:
-        InputError: if the wiring asks for a norm whose weights the draft does not hold.
-    """
-    config = draft.config.under(wiring)
-    norms = draft.weights.input_norms
+    config, norms = draft.config.under(wiring), draft.weights.input_norms
+    expect_input_norms(draft, config)
+    states = [slot_state(draft, sample, boundary) for boundary in wiring.slots]
     if config.input_norm == "slots":
-        _expect_norms(draft, len(states))
         states = [rms_norm(s, w, config.norm_eps) for s, w in zip(states, norms, strict=True)]
     aux = torch.cat(states, dim=-1)  # [P, A*Ht]
     if config.input_norm == "concat":
-        _expect_norms(draft, 1)
         aux = rms_norm(aux, norms[0], config.norm_eps)
     return linear(aux, draft.weights.fc)
 
 
-def _expect_norms(draft: Draft, n: int) -> None:
-    if len(draft.weights.input_norms) != n:
-        raise InputError(f"The wiring asks for {n} input norm(s), {draft.path} holds {len(draft.weights.input_norms)}.")
+def expect_input_norms(draft: Draft, config: DraftConfig) -> None:
+    """Check that the draft holds the input norms that a config asks for.
+
+    Raises:
+        InputError: if it does not.
+    """
+    wanted = {"none": None, "concat": 1, "slots": config.n_slots}[config.input_norm]
+    found = len(draft.weights.input_norms)
+    if wanted is not None and wanted != found:
+        raise InputError(f"The wiring asks for {wanted} input norm(s), {draft.path} holds {found}.")
 
 
 def first_step(

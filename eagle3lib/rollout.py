@@ -50,7 +50,7 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     """Roll the draft out for `steps` steps from every start of the sample.
 
     Raises:
-        InputError: as `forward.slot_states` and `forward.fuse`.
+        InputError: as `forward.fuse`.
         ValueError: if steps is below 1.
     """
     if steps < 1:
@@ -84,13 +84,13 @@ def chain_states(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> It
     Step k has a row for every pair whose input x[i + 1 + k] was recorded; fewer steps come where none was.
 
     Raises:
-        InputError: as `forward.slot_states` and `forward.fuse`.
+        InputError: as `forward.fuse`.
     """
     if sample.n_pairs < 1:
         return  # the fused kernel divides by the number of pairs
     config = draft.config.under(wiring)
     embedding = draft.embed(sample.token_ids)  # [T, H]
-    g = forward.fuse(draft, forward.slot_states(draft, sample, wiring), wiring)  # [P, H]
+    g = forward.fuse(draft, sample, wiring)  # [P, H]
     u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)])
     yield u
     for k in range(1, steps):

@@ -156,6 +156,7 @@ def _load_gguf(path: Path) -> Target:
         return lambda ids: torch.from_numpy(gguf.quants.dequantize(tensor.data[ids.numpy()], tensor.tensor_type).copy())
 
     family = value("general.architecture")
+    embedding = rows("token_embd.weight")
     tied = "output.weight" not in tensors
     hidden = int(value(f"{family}.embedding_length"))
     norm = rows("output_norm.weight")(torch.arange(hidden)) if "output_norm.weight" in tensors else None
@@ -175,8 +176,8 @@ def _load_gguf(path: Path) -> Target:
         rope_theta=float(value(f"{family}.rope.freq_base")) if f"{family}.rope.freq_base" in reader.fields else None,
         norm_weight=norm,
         tied=tied,
-        embedding_rows=rows("token_embd.weight"),
-        head_row_reader=rows("token_embd.weight" if tied else "output.weight"),
+        embedding_rows=embedding,
+        head_row_reader=embedding if tied else rows("output.weight"),
         token_texts=tuple(map(_byte_level_text, value("tokenizer.ggml.tokens"))),
     )
 
@@ -218,7 +219,7 @@ def _load_folder(path: Path) -> Target:
         norm_weight=read_tensor(infos[find("model.norm.weight", "norm.weight")]).float(),
         tied=tied,
         embedding_rows=rows(embedding),
-        head_row_reader=rows(embedding if tied else "lm_head.weight"),
+        head_row_reader=rows(embedding if tied else find("lm_head.weight")),
         token_texts=None,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -86,6 +86,7 @@ def step_counts(
     """
     if target is None and any(truth != RECORDED for truth in truths):
         raise ValueError(f"the truths {list(truths)} need a target")
+    head = teacher_head(draft, target) if target is not None else None
     rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
     for sample in samples:
         predicted = [
@@ -95,7 +96,7 @@ def step_counts(
         for truth in truths:
             # labels[j] is the truth about x[j + 1], as a teacher's row j is.
             recorded = truth == RECORDED
-            labels = sample.token_ids[1:] if recorded else teacher_choices(draft, target, sample, truth).cpu()
+            labels = sample.token_ids[1:] if recorded else teacher_choices(draft, target, head, sample, truth).cpu()
             rows[truth].append(_sample_counts(sample, predicted, labels, steps))
     if not all(rows.values()):
         raise ValueError("step_counts needs at least one sample and one truth")
@@ -103,11 +104,17 @@ def step_counts(
 
 
 @torch.inference_mode()
-def teacher_choices(draft: Draft, target: Target, sample: Sample, boundary: Boundary) -> Int[Tensor, " R"]:
-    """What a teacher says after each token: argmax over the draft vocabulary, as target ids."""
-    last = sample.state(boundary).to(draft.device)
-    normed = last.float() if boundary == FINAL_NORMED else target.final_norm(last)
-    return draft.target_ids[linear(normed, teacher_head(draft, target)).argmax(-1)]
+def teacher_choices(
+    draft: Draft, target: Target, head: Float[Tensor, "Vd H"], sample: Sample, boundary: Boundary
+) -> Int[Tensor, " R"]:
+    """What a teacher says after each token: argmax over the draft vocabulary, as target ids.
+
+    Args:
+        head: as `teacher_head` gives it.
+    """
+    last = sample.state(boundary).float()
+    normed = last if boundary == FINAL_NORMED else target.final_norm(last)
+    return draft.target_ids[linear(normed.to(draft.device), head).argmax(-1)]
 
 
 def teacher_head(draft: Draft, target: Target) -> Tensor:

@@ -102,6 +102,7 @@ class Scorer:
         self.draft = draft
         self.samples = list(samples)
         self.config = draft.config.under(flags) if flags else draft.config
+        forward.expect_input_norms(draft, self.config)
         self._contributions: dict[tuple[int, Boundary], tuple[Tensor, Tensor]] = {}
         self._scores: dict[tuple[Slots, int], Score] = {}
         self._rows = [_scored_pairs(sample) for sample in self.samples]
@@ -160,8 +161,7 @@ class Scorer:
         """W_s h[b] of every pair, and the row sums of h²."""
         if (slot, boundary) not in self._contributions:
             draft, width = self.draft, self.config.target_hidden_size
-            states = [sample.state(boundary)[: sample.n_pairs] for sample in self.samples]
-            h = torch.cat(states).to(draft.device, draft.dtype)
+            h = torch.cat([forward.slot_state(draft, sample, boundary) for sample in self.samples])
             square = h.float().square().sum(-1)
             if self.config.input_norm == "slots":
                 h = rms_norm(h, draft.weights.input_norms[slot], self.config.norm_eps)
@@ -225,5 +225,13 @@ def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Se
             best = best_of(every_permutation(current.slots))
             if _nats(best) < _nats(current):
                 current, improved = best, True
+    best = min((at(slots) for slots, stride in tuple(evaluated) if stride == 1), key=_nats)
+    # A slot that is worth nothing ties with every boundary, so whatever the cheap look cannot tell from the
+    # best is scored on all positions before ties are named.
+    cheap = at(best.slots, COARSE_STRIDE)
+    for i, boundary in product(range(len(best.slots)), boundaries):
+        near = (*best.slots[:i], boundary, *best.slots[i + 1 :])
+        if not at(near, COARSE_STRIDE).excess(cheap).excludes_zero:
+            at(near)
     scores = sorted((at(slots) for slots, stride in tuple(evaluated) if stride == 1), key=_nats)
     return Ranking(tuple(scores), len(evaluated), len(boundaries) ** len(starts[0]))

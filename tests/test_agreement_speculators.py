@@ -179,9 +179,10 @@ def test_a_teacher_may_be_the_normed_last_state(target_folder, target, tmp_path,
     draft = load_draft(saved(library.new_draft(target_folder), tmp_path), device="cpu")
     last = toys.N_LAYERS
     normed = replace(sample, states={**sample.states, FINAL_NORMED: target.final_norm(sample.state(last))})
-    expected = training.teacher_choices(draft, target, sample, last)
-    assert torch.equal(training.teacher_choices(draft, target, normed, FINAL_NORMED), expected)
-    assert not torch.equal(training.teacher_choices(draft, target, normed, TEACHER), expected)
+    head = training.teacher_head(draft, target)
+    expected = training.teacher_choices(draft, target, head, sample, last)
+    assert torch.equal(training.teacher_choices(draft, target, head, normed, FINAL_NORMED), expected)
+    assert not torch.equal(training.teacher_choices(draft, target, head, normed, TEACHER), expected)
 
 
 def test_bfloat16_stays_close_to_the_library(target_folder, tmp_path, sample):

@@ -209,16 +209,12 @@ def test_a_pt_file_with_the_wrong_entries(changes, parts, listed):
     complaint(lambda: read_all(listed), str(file), *parts)
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="entries of the list are not looked at before their axes")
 def test_a_pt_file_whose_states_are_no_tensors(listed):
     file = listed / "data_0.pt"
     torch.save(torch.load(file, weights_only=True) | {"hidden_states": [[1.0]] * 3}, file)
-    complaint(lambda: read_all(listed), str(file), "hidden_states")
+    complaint(lambda: read_all(listed), str(file), "hidden size")
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pytest.fail.Exception, reason="a mask is not compared with the tokens, in either layout"
-)
 @pytest.mark.parametrize("layout", ["current", "listed"])
 def test_a_mask_of_another_length_than_the_tokens(layout, request):
     folder = request.getfixturevalue(layout)
@@ -228,4 +224,4 @@ def test_a_mask_of_another_length_than_the_tokens(layout, request):
     else:
         ids = [toys.make_sample(seed).token_ids.tolist() for seed in (1, 2)]
         toys.write_arrow(folder, pa.table({"input_ids": ids, "loss_mask": [[1] * 99] * 2}))
-    complaint(lambda: read_all(folder), "loss_mask")
+    complaint(lambda: read_all(folder), "loss mask of 99")

@@ -156,9 +156,6 @@ def test_boundaries_of_a_dead_slot_tie(slot, search, tmp_path):
     assert {score.slots for score in ranking.ties} == {(*PLANTED[:slot], b, *PLANTED[slot + 1 :]) for b in BOUNDARIES}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the search keeps MIN_SURVIVORS of a slot's boundaries, and ties are sought among those"
-)
 def test_a_dead_slot_ties_however_many_boundaries_there_are(tmp_path):
     """Twelve boundaries in a dead slot are twelve ties, not the eight that survive the cheap look."""
     draft = confident_draft(tmp_path)
@@ -198,20 +195,14 @@ def test_wrong_wirings_are_refused_in_a_sentence(draft):
 
 
 @pytest.mark.parametrize("input_norm", ["concat", "slots"])
-@pytest.mark.xfail(
-    strict=True, raises=IndexError, reason="the scorer takes the norm's weights without looking for them"
-)
 def test_a_norm_that_the_draft_does_not_hold_is_refused(input_norm, draft):
     """As `forward.fuse` does, in a sentence."""
     with pytest.raises(InputError, match="input norm"):
         Scorer(draft, [toys.make_sample()], Wiring(toys.SLOTS, input_norm=input_norm)).score(toys.SLOTS)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=RuntimeError, reason="the scorer multiplies states without looking at their width"
-)
 def test_states_of_another_width_are_refused(draft):
-    """As `forward.slot_states` does, in a sentence."""
+    """As `forward.slot_state` does, in a sentence."""
     sample = toys.make_sample()
     wide = replace(sample, states={b: torch.cat([state, state], dim=1) for b, state in sample.states.items()})
     with pytest.raises(InputError, match="width 64"):

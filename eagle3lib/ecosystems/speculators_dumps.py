@@ -47,12 +47,17 @@ class CurrentLayout:
             token_ids = handle.get_tensor("token_ids").long()
             logprobs = handle.get_tensor("token_logprobs").float() if "token_logprobs" in handle.keys() else None
         row = _number(item)
-        table = _arrow_rows(item.parent.parent)
+        folder = item.parent.parent
+        table = _arrow_rows(folder, max((file.stat().st_mtime_ns for file in folder.glob("data-*.arrow")), default=0))
         if row >= len(table):
             raise InputError(
                 f"{item} has no row {row} in the data set beside it, which has {len(table)}; the dump is incomplete."
             )
         ids, mask = (torch.tensor(table[name][row].as_py()) for name in ("input_ids", "loss_mask"))
+        if len(mask) != len(ids):
+            raise InputError(
+                f"Row {row} of the data set beside {item} holds {len(ids)} ids and a loss mask of {len(mask)}."
+            )
         if len(token_ids) != n_tokens or not torch.equal(ids.long(), token_ids):
             raise InputError(
                 f"{item} holds {len(token_ids)} token ids and {n_tokens} rows, which row {row} of the data set beside"
@@ -88,11 +93,13 @@ class ListLayout:
     def load(self, item: Path, columns: list[int]) -> StoredSample:
         data = _load_pt(item)
         states, token_ids, mask = (data[name] for name in ("hidden_states", "input_ids", "loss_mask"))
+        if len(mask) != len(token_ids):
+            raise InputError(f"{item} holds {len(token_ids)} ids and a loss mask of {len(mask)}; they must agree.")
         for state in states:
-            if state.ndim != 2 or len(state) != len(token_ids):
+            found = list(state.shape) if isinstance(state, Tensor) else type(state).__name__
+            if not isinstance(state, Tensor) or state.ndim != 2 or len(state) != len(token_ids):
                 raise InputError(
-                    f"Expected states [{len(token_ids)}, hidden size] in {item}, found {list(state.shape)}; rows and"
-                    " tokens must agree."
+                    f"Expected states [{len(token_ids)}, hidden size] in {item}, found {found}; rows must match tokens."
                 )
         chosen = tuple(states[column] for column in columns if column < len(states))
         return StoredSample(item.name, token_ids.long(), mask.bool(), len(states), chosen)
@@ -110,8 +117,8 @@ def _number(file: Path) -> int:
 
 
 @lru_cache(maxsize=4)
-def _arrow_rows(folder: Path) -> pa.Table:
-    """The Arrow data set of a dump's folder, mapped.
+def _arrow_rows(folder: Path, changed: int) -> pa.Table:
+    """The Arrow data set of a dump's folder, mapped; kept until its files change.
 
     Raises:
         InputError: if it is absent, broken or lacks a column.
