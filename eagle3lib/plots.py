@@ -76,6 +76,16 @@ def norm_profile(profile: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
+def norm_histogram(norms: Sequence[float], title: str) -> Figure:
+    """How many tokens have a state of which norm."""
+    figure, (axes,) = _figure(2.6)
+    axes.hist(norms, bins=40, color=STYLES["trained"][0])
+    axes.set_xlabel("norm of a token's state")
+    axes.set_ylabel("tokens")
+    axes.set_title(title)
+    return figure
+
+
 def accuracy_by_truth(table: pd.DataFrame, claimed: Sequence[float] | None, title: str) -> Figure:
     """full_acc_k against each truth, beside the library's own number."""
     figure, (axes,) = _figure(3.4)
@@ -145,8 +155,9 @@ def survival(by_wiring: Mapping[str, Acceptance], title: str) -> Figure:
         for axes, rates in ((left, found.walk.survival), (right, found.walk.conditional)):
             _with_intervals(axes, steps, rates, colour, marker, line, name)
     left.set_ylabel("probability")
-    left.set_title(title)
-    right.set_title("conditional rate c_k")
+    figure.suptitle(title, x=0.01, ha="left")
+    left.set_title("survival S_k", fontsize="medium")
+    right.set_title("conditional rate c_k", fontsize="medium")
     for axes in (left, right):
         axes.set_xlabel("draft position k")
         axes.set_ylim(0, 1)

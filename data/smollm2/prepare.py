@@ -15,6 +15,7 @@ import random
 import shutil
 from collections import Counter
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ import train_draft
 from living_target import END, LivingTarget
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 from torch import Tensor
 
 HERE = Path(__file__).parent
@@ -241,10 +243,7 @@ def write_tokens() -> None:
 
 def write_claim() -> None:
     """Stage `claim`: the library's own numbers on the committed greedy samples, and what it was trained on."""
-    from speculators import __version__ as library_version
-    from speculators.models.eagle3 import Eagle3DraftModel
-
-    model = load_library_draft(Eagle3DraftModel)
+    model = load_library_draft()
     sequences = [
         sequence
         for name, boundaries in (("five", FIVE), ("every", tuple(range(31))))
@@ -255,7 +254,7 @@ def write_claim() -> None:
     looping = [_loops(answer.token_ids[answer.prompt_length :]) for answer in answers]
     claim = {
         "library": "speculators",
-        "version": library_version,
+        "version": version("speculators"),
         "boundaries": list(train_draft.SLOTS),
         "teacher": train_draft.TEACHER,
         "ttt_steps": train_draft.TTT_STEPS,
@@ -274,15 +273,24 @@ def write_claim() -> None:
     (HERE / "training.json").write_text(json.dumps(claim, indent=2) + "\n")
 
 
-def load_library_draft(model_class):
-    """The committed draft in the library's own class, float32, its embedding and teacher head the target's."""
+def load_library_draft() -> Eagle3DraftModel:
+    """The committed draft in the library's own class, float32, its embedding and teacher head the target's.
+
+    The embedding is written back beside the draft first: where a checkpoint lacks it, transformers fills it
+    with zeros, and speculators 0.9.0 then no longer sees that it was missing.
+    """
     folder = WORK / "loaded"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / "draft", folder)
+    embedding = load_file(WORK / "verifier" / "model.safetensors")["model.embed_tokens.weight"]
+    tensors = load_file(folder / "model.safetensors")
+    _save({**tensors, "embed_tokens.weight": embedding}, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     config["speculators_config"]["verifier"]["name_or_path"] = str(WORK / "verifier")
     (folder / "config.json").write_text(json.dumps(config))
-    return model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    loaded = Eagle3SpeculatorConfig.from_pretrained(folder)
+    loaded.transformer_layer_config._attn_implementation = "eager"
+    return Eagle3DraftModel.from_pretrained(folder, config=loaded, dtype=torch.float32)
 
 
 def dumped_sequences(folder: Path, boundaries: tuple[int, ...]) -> list[train_draft.Sequence]:

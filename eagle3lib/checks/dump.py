@@ -148,10 +148,11 @@ def check_last_state(last: Reconstruction | None, greedy: bool) -> Finding:
             "Check which state the dump stores last and whether it was normed; regenerate responses on-policy.",
             evidence,
         )
+    kind = "recorded" if greedy else "sampled"
     return Finding(
         "dump.last_state",
         OK,
-        f"Norm and head on {name} give {last.on_policy:.1%} of the recorded tokens{error}",
+        f"Norm and head on {name} give {last.on_policy:.1%} of the {kind} tokens as argmax{error}",
         "The last state is B(n), before the norm, and the responses are the target's own.",
         evidence=evidence,
     )

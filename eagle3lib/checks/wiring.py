@@ -80,7 +80,7 @@ def check_training_wiring(trained: Wiring, best: Sequence[tuple[Boundary, ...]],
 def check_recurrence(walked: Acceptance) -> Finding:
     """The conditional rates of later steps hold up against the first."""
     rates = walked.all_starts.conditional
-    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates)}
+    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates) if e.count}
     if len(rates) < 2:
         return Finding("recurrence.unknown", NOTE, "Cannot tell: one step only", "Run with 2 steps or more.")
     if rates[1].high < rates[0].low / 2:

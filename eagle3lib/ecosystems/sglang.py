@@ -128,7 +128,13 @@ class SGLang(Engine):
         rule = model.adds_one if at >= model.conditional_since else "always"
         known = "" if target.architecture in _MODELS else ", whose rule is assumed for this architecture"
         old = "; releases before 0.5.12 were not read" if at < OLDEST else ""
-        return f"{self.as_of(version)}: one is added to ids {rule} (models/{model.file}{known}){old}."
+        since = ".".join(map(str, model.embedding_since))
+        embedding = (
+            f" B(0) needs {since} or later: earlier releases cannot capture it."
+            if model.embedding_since > OLDEST
+            else ""
+        )
+        return f"{self.as_of(version)}: one is added to ids {rule} (models/{model.file}{known}){old}.{embedding}"
 
     def _model(self, target: TargetShape) -> _Model:
         return _MODELS.get(target.architecture or "", _LLAMA)

@@ -27,11 +27,11 @@ _NO_EMBEDDING = {
 
 
 class VLLM(Engine):
-    label = "vLLM"
     verified = "0.33.0"
 
-    def __init__(self, name: str, runner: str, paths: tuple[str, ...]) -> None:
+    def __init__(self, name: str, label: str, runner: str, paths: tuple[str, ...]) -> None:
         self.name = name
+        self.label = label
         self.runner = runner
         self.paths = paths  # key paths in the order this runner tries them
 
@@ -68,5 +68,5 @@ class VLLM(Engine):
         return super().settings(ids) | ({} if len(ids) == 3 else {"num_aux_hidden_states": len(ids)})
 
 
-ENGINE = VLLM("vllm", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
-V1_RUNNER = VLLM("vllm_v1_runner", "V1", (TOP_LEVEL, NESTED))
+ENGINE = VLLM("vllm", "vLLM", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
+V1_RUNNER = VLLM("vllm_v1_runner", "vLLM with model runner V1", "V1", (TOP_LEVEL, NESTED))

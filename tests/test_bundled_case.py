@@ -1,0 +1,231 @@
+"""The bundled case: the claim comes back, the search needs no hint, the repair works, the faults are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from bundled import CASE, ROOT, library_draft
+from safetensors.torch import load_file, save_file
+
+from eagle3lib import InputError, Wiring, acceptance, load_case, load_draft, rollout
+from eagle3lib.acceptance import length_difference
+from eagle3lib.investigation import Investigation
+from eagle3lib.repair import rewire, save_rewired
+from eagle3lib.rollout import chain_states
+from eagle3lib.training import step_counts
+from eagle3lib.wiring import Scorer, coordinate_search, every_triple
+
+TRAINED, SERVED = (0, 3, 16), (3, 16, 28)
+
+
+@pytest.fixture(scope="module")
+def inv() -> Investigation:
+    return Investigation(load_case(CASE), "cpu")
+
+
+def test_saved_config_states_the_training() -> None:
+    """The library's own config says what the issue of the case asked the trainer for."""
+    config = json.loads((CASE.parent / "draft" / "config.json").read_text())
+    assert config["eagle_aux_hidden_state_layer_ids"] == list(TRAINED)
+    assert config["draft_vocab_size"] == 4096
+    for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad"):
+        assert config[flag] is False
+    layer = config["transformer_layer_config"]
+    assert layer["rope_parameters"] == {"rope_theta": 100000.0, "rope_type": "default"}
+    assert layer["num_hidden_layers"] == 1
+    assert "sliding_window" not in layer
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] >= 4
+
+
+def test_committed_files_stay_small() -> None:
+    """Draft, claim, tokens and dumps together are under the agreed 58 MB, the embedding is not among them."""
+    folder = CASE.parent
+    files = [f for name in ("draft", "dumps", "tokens", "served") for f in (folder / name).rglob("*") if f.is_file()]
+    assert sum(f.stat().st_size for f in files) < 58e6
+    assert "embed_tokens.weight" not in load_file(folder / "draft" / "model.safetensors")
+
+
+def test_wirings_are_derived_from_the_files(inv: Investigation) -> None:
+    assert inv.trained.wiring.slots == TRAINED
+    assert "config.json" in inv.trained.source
+    assert inv.served.wiring.slots == SERVED
+    assert "[2, 15, 27]" in inv.served.source
+
+
+def test_library_counts_come_back_within_two(inv: Investigation) -> None:
+    """full_acc_k and cond_acc_k, sums and totals, k = 0..3, in the library's truth and positions."""
+    claimed = inv.claim["counts"]
+    samples = inv.samples([*TRAINED, inv.teacher])
+    ours = step_counts(inv.draft, samples, Wiring(TRAINED), 4, [inv.teacher], inv.target)[inv.teacher]
+    for name, mine in (
+        ("full_acc_sum", ours.full_sum),
+        ("full_acc_total", ours.full_total),
+        ("cond_acc_sum", ours.full_sum),
+        ("cond_acc_total", ours.cond_total),
+    ):
+        for k in range(4):
+            assert abs(int(mine[:, k].sum()) - claimed[name][k]) <= 2, (name, k)
+
+
+def test_wrong_wiring_does_not_give_the_librarys_counts(inv: Investigation) -> None:
+    """The check above can fail: under the served wiring the counts are far off."""
+    samples = inv.samples([*TRAINED, *SERVED, inv.teacher])
+    ours = step_counts(inv.draft, samples, Wiring(SERVED), 1, [inv.teacher], inv.target)[inv.teacher]
+    assert abs(int(ours.full_sum.sum()) - inv.claim["counts"]["full_acc_sum"][0]) > 20
+
+
+def test_logits_match_the_library_on_shipped_samples(inv: Investigation) -> None:
+    """Within 1e-4, float32, the same weights: every step of the test-time training, on two shipped samples."""
+    pytest.importorskip("speculators")
+    import prepare
+    import train_draft
+
+    from eagle3lib import forward
+
+    model = library_draft()
+    captured: list[torch.Tensor] = []
+    hook = model.lm_head.register_forward_hook(lambda _m, _i, output: captured.append(output[0]))
+    try:
+        for i, sequence in enumerate(prepare.dumped_sequences(CASE.parent / "dumps" / "five", prepare.FIVE)[:2]):
+            captured.clear()
+            with torch.inference_mode():
+                model(**train_draft.batch_of([sequence]), **train_draft.loss_arguments())
+            sample = inv.samples([*TRAINED])[i]
+            for k, u in enumerate(chain_states(inv.draft, sample, Wiring(TRAINED), 4)):
+                mine = forward.logits(inv.draft, u)
+                torch.testing.assert_close(mine, captured[k][: len(mine)], rtol=0, atol=1e-4)
+    finally:
+        hook.remove()
+
+
+def test_exhaustive_search_puts_the_trained_wiring_first(inv: Investigation) -> None:
+    section = next(s for s in inv.case.dumps if s.name == "five")
+    ranking = Scorer(inv.draft, inv.open(section)).rank(every_triple(inv.stored_boundaries(section), 3))
+    assert ranking.candidates == 125
+    assert ranking.best.slots == TRAINED
+
+
+def test_coordinate_search_finds_the_trained_wiring_without_hints(inv: Investigation) -> None:
+    """From the engines' default and from the served wiring, among 29,791 candidates."""
+    section = next(s for s in inv.case.dumps if s.name == "every")
+    ranking = coordinate_search(Scorer(inv.draft, inv.open(section)), tuple(range(31)), [(2, 15, 27), SERVED])
+    assert ranking.candidates == 31**3
+    assert TRAINED in [score.slots for score in ranking.ties]
+    assert ranking.best.slots == TRAINED
+    assert ranking.evaluated < 1000
+
+
+def test_rewired_draft_recovers_the_served_loss(inv: Investigation, tmp_path: Path) -> None:
+    """Moving columns helps by a paired interval, in memory and as a written checkpoint; the original stays."""
+    samples = inv.samples([*TRAINED, *SERVED])
+    trained, served = Wiring(TRAINED), Wiring(SERVED)
+    before = (inv.case.draft.path / "model.safetensors").read_bytes()
+    rewired = rewire(inv.draft, trained, served)
+    assert rewired.lost == (0,)
+    broken = [rollout(inv.draft, s, served, 4) for s in samples]
+    mended = [rollout(rewired.draft, s, served, 4) for s in samples]
+    assert length_difference(mended, broken, 4).low > 0
+    folder = save_rewired(rewired, tmp_path / "rewired", inv.served_config)
+    loaded = load_draft(folder, inv.target, "cpu")
+    again = [rollout(loaded, s, served, 4) for s in samples]
+    assert acceptance(again, 4).walk.length == acceptance(mended, 4).walk.length
+    old, new = load_file(inv.case.draft.path / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert {name for name in old if not torch.equal(old[name], new[name])} == {"fc.weight"}
+    assert (inv.case.draft.path / "model.safetensors").read_bytes() == before
+    with pytest.raises(InputError, match="new or empty folder"):
+        save_rewired(rewired, folder, inv.served_config)
+
+
+def case_copy(tmp_path: Path, old: str = "", new: str = "") -> Path:
+    """The bundled case in a folder of its own, with one replacement in case.toml; data are links."""
+    for entry in CASE.parent.iterdir():
+        if entry.name != "case.toml":
+            (tmp_path / entry.name).symlink_to(entry)
+    text = CASE.read_text()
+    assert old in text
+    (tmp_path / "case.toml").write_text(text.replace(old, new))
+    return tmp_path / "case.toml"
+
+
+def test_dump_that_lacks_a_stated_boundary_is_refused(tmp_path: Path) -> None:
+    case = case_copy(tmp_path, "boundaries = [0, 3, 16, 28, 30]", "boundaries = [0, 3, 16, 20, 28, 30]")
+    inv = Investigation(load_case(case), "cpu")
+    with pytest.raises(InputError, match=r"Expected 6 states a token in .*five.* found 5"):
+        inv.open(inv.case.dumps[0])
+
+
+def test_truncated_draft_is_refused(tmp_path: Path) -> None:
+    case = case_copy(tmp_path)
+    (tmp_path / "draft").unlink()
+    shutil.copytree(CASE.parent / "draft", tmp_path / "draft")
+    weights = tmp_path / "draft" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    with pytest.raises(InputError, match="not a whole safetensors file"):
+        _ = Investigation(load_case(case), "cpu").draft
+
+
+def test_wrong_path_is_refused(tmp_path: Path) -> None:
+    case = case_copy(tmp_path, 'path = "dumps/five"', 'path = "dumps/fvie"')
+    with pytest.raises(InputError, match=r"dumps\[0\].path = 'dumps/fvie'"):
+        load_case(case)
+
+
+def draft_without_ids(tmp_path: Path) -> Path:
+    """The case with a draft whose config.json no longer says what fed fc."""
+    case = case_copy(tmp_path)
+    (tmp_path / "draft").unlink()
+    shutil.copytree(CASE.parent / "draft", tmp_path / "draft")
+    file = tmp_path / "draft" / "config.json"
+    config = json.loads(file.read_text())
+    config["eagle_aux_hidden_state_layer_ids"] = None
+    file.write_text(json.dumps(config))
+    return case
+
+
+def test_without_ids_the_training_wiring_is_unknown_not_guessed(tmp_path: Path) -> None:
+    assert Investigation(load_case(draft_without_ids(tmp_path)), "cpu").trained is None
+
+
+def test_planted_vocabulary_fault_is_named(inv: Investigation, tmp_path: Path) -> None:
+    """A t2d of another corpus contradicts d2t; the shipped pair does not."""
+    from eagle3lib.checks.checkpoint import check_vocabulary
+    from eagle3lib.weights import stored_tensors
+
+    assert check_vocabulary(inv.draft, stored_tensors(inv.case.draft.path)["t2d"]).severity == "ok"
+    tensors = load_file(inv.case.draft.path / "model.safetensors")
+    tensors["t2d"] = tensors["t2d"].roll(1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = check_vocabulary(inv.draft, stored_tensors(tmp_path)["t2d"])
+    assert (found.code, found.severity) == ("checkpoint.vocabulary_contradicts", "fault")
+
+
+def test_planted_embedding_faults_are_named(inv: Investigation) -> None:
+    """A dump stated one boundary late hides the embedding; stated right, B(0) is proved and nothing else is."""
+    from eagle3lib.checks.dump import check_embedding, embedding_match
+    from eagle3lib.dumps import open_dump
+
+    def codes(boundaries: tuple[int, ...]) -> list[str]:
+        samples = list(open_dump(CASE.parent / "dumps" / "five", boundaries, limit=2))
+        return [f.code for f in check_embedding([embedding_match(inv.target, samples, b) for b in boundaries])]
+
+    assert codes((0, 3, 16, 28, 30)) == ["dump.embedding_proved"]
+    assert codes((1, 3, 16, 28, 30)) == ["dump.hidden_embedding"]
+    assert codes((3, 0, 16, 28, 30)) == ["dump.hidden_embedding", "dump.not_embedding"]
+
+
+def test_planted_last_state_fault_is_named(inv: Investigation) -> None:
+    """B(28) said to be B(30) does not give the recorded tokens; B(30) does."""
+    from eagle3lib.checks.dump import check_last_state, reconstruct
+
+    samples = inv.samples([28, 30])[:4]
+    assert check_last_state(reconstruct(inv.target, samples, 30), greedy=True).code == "dump.last_state"
+    wrong = reconstruct(inv.target, samples, 28)
+    assert check_last_state(wrong, greedy=True).code == "dump.last_state_wrong"
+
+
+def test_readme_shows_the_whole_case() -> None:
+    assert CASE.read_text().strip() in (ROOT / "README.md").read_text()
