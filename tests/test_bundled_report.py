@@ -1,0 +1,129 @@
+"""The bundled case through the command line: from case.toml to a verdict and an offline report."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bundled import CASE, ROOT
+from test_bundled_case import SERVED, TRAINED, case_copy, draft_without_ids
+
+NOTEBOOKS = (
+    "01_weight_loading",
+    "02_layer_norms",
+    "03_manual_forward",
+    "04_concat_order",
+    "05_acceptance_length",
+    "07_verdict",
+)
+
+
+def run(case: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "eagle3lib", "run", "--case", str(case), "--out", str(out), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+
+
+def results(out: Path, name: str) -> dict:
+    return json.loads((out / "results" / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole bundled case, run once."""
+    out = tmp_path_factory.mktemp("report")
+    finished = run(CASE, out)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return out
+
+
+def test_verdict_names_the_wiring(report: Path) -> None:
+    """The code, the sentence with the three lengths, and lines for each engine."""
+    verdict = results(report, "verdict")
+    assert verdict["code"] == "wiring.served_differs"
+    lengths = {item["label"]: item["value"] for item in verdict["numbers"]["headline"]}
+    assert lengths["as served"] < lengths["as trained"] - 0.1
+    assert lengths["served, columns moved"] > lengths["as served"] + 0.1
+    for value in lengths.values():
+        assert f"{value:.2f}" in verdict["sentence"]
+    patches = {patch["engine"]: patch for patch in verdict["numbers"]["patches"]}
+    assert patches["SGLang"]["ids"] == [-1, 2, 15]
+    assert "0.5.22 or later" in patches["SGLang"]["note"]
+    assert patches["vLLM"]["ids"] == patches["llama.cpp"]["ids"] == list(TRAINED)
+    assert [f["code"] for f in verdict["findings"] if f["severity"] == "fault"] == ["wiring.served_differs"]
+
+
+def test_every_notebook_leaves_its_results(report: Path) -> None:
+    for name in NOTEBOOKS:
+        record = results(report, name)
+        assert {"notebook", "case", "parameters", "versions", "findings", "numbers"} <= record.keys()
+        assert record["answer"]
+
+
+def test_pages_are_offline_and_described(report: Path) -> None:
+    """No page asks for anything outside it, every figure has a text alternative, none is above 2 MB."""
+    for page in (report / "index.html", *(report / f"{name}.html" for name in NOTEBOOKS)):
+        text = page.read_text()
+        assert not re.search(r"<script[^>]*src=|<link[^>]*href=\"http|@import|url\(http", text)
+        assert all(re.search(r'alt="[^"]{20,}"', tag) for tag in re.findall(r"<img[^>]*>", text))
+        assert len(text) < 2e6
+    assert results(report, "verdict")["sentence"].split(":")[0] in (report / "index.html").read_text()
+
+
+def test_walk_of_every_draft_length_is_reported(report: Path) -> None:
+    rows = results(report, "05_acceptance_length")["numbers"]["acceptance_length"]
+    assert {(row["wiring"], row["K"]) for row in rows} == {
+        (wiring, k) for wiring in ("trained", "served", "rewired") for k in range(1, 9)
+    }
+
+
+def test_without_ids_the_search_finds_the_wiring_and_the_fault(tmp_path: Path) -> None:
+    """With what fed fc removed from the case, notebook 04 ranks [0, 3, 16] first and the verdict still stands."""
+    out = tmp_path / "out"
+    finished = run(draft_without_ids(tmp_path), out, "--only", "04,07")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    numbers = results(out, "04_concat_order")["numbers"]
+    assert numbers["exhaustive"]["best"] == list(TRAINED)
+    assert numbers["exhaustive"]["candidates"] == 125
+    assert list(TRAINED) in numbers["search"]["ties"]
+    assert numbers["training_wiring"] == list(TRAINED)
+    verdict = results(out, "verdict")
+    assert verdict["code"] == "wiring.served_differs"
+
+
+def test_right_wiring_served_is_no_fault(tmp_path: Path) -> None:
+    """The same draft, served as trained: notebook 04 finds nothing to complain of."""
+    case = case_copy(tmp_path, 'config = "served/config.json"', "boundaries = [0, 3, 16]")
+    out = tmp_path / "out"
+    finished = run(case, out, "--only", "04", "--fail-on", "fault")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    codes = {finding["code"] for finding in results(out, "04_concat_order")["findings"]}
+    assert "wiring.equal" in codes
+    assert "wiring.served_differs" not in codes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('path = "dumps/five"', 'path = "dumps/fvie"', "dumps[0].path = 'dumps/fvie'"),
+        ("[0, 3, 16, 28, 30]", "[0, 3, 16, 20, 28, 30]", "Expected 6 states a token in"),
+    ],
+)
+def test_a_mistake_in_the_case_is_one_sentence_and_exit_2(old: str, new: str, sentence: str, tmp_path: Path) -> None:
+    finished = run(case_copy(tmp_path, old, new), tmp_path / "out", "--only", "02")
+    assert finished.returncode == 2
+    printed = finished.stdout + finished.stderr
+    assert sentence in printed
+    assert "Traceback" not in printed
+
+
+def test_served_wiring_is_what_the_engine_captures() -> None:
+    """The planted fault itself: the shipped config's ids, read by SGLang's rule."""
+    from eagle3lib.ecosystems import TargetShape, engine
+
+    sglang = engine("sglang")
+    config = json.loads((CASE.parent / "served" / "config.json").read_text())
+    assert sglang.boundaries(sglang.read_ids(config), TargetShape(30, "LlamaForCausalLM"), "0.5.23") == SERVED
