@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eagle3lib import ecosystems
+from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Boundary, boundary_name
 from eagle3lib.errors import InputError
 from eagle3lib.findings import STAGES, Finding, Severity, verdict_order
@@ -32,19 +33,22 @@ class Verdict:
     findings: tuple[Finding, ...]
 
 
-def conclude(findings: Sequence[Finding], missing: Sequence[str], numbers: Mapping[str, dict]) -> Verdict:
+def conclude(
+    findings: Sequence[Finding], missing: Sequence[str], numbers: Mapping[str, dict], patches: Sequence[dict]
+) -> Verdict:
     """The first stage with a fault decides; without one, what is left to say.
 
     Args:
         missing: notebooks that left no results for this case.
         numbers: the numbers of notebook 04, for the sentence of a wiring fault.
+        patches: as `patches` gives them, the serving engine's first.
     """
     ordered = tuple(verdict_order(list(findings)))
     faults = [f for f in ordered if f.severity is Severity.FAULT]
     if faults:
         first = faults[0]
         if first.code == "wiring.served_differs":
-            return Verdict(first.code, _wiring_sentence(first, numbers), ordered)
+            return Verdict(first.code, _wiring_sentence(first, numbers, patches), ordered)
         return Verdict(
             first.code, f"{STAGE_WORDS[first.stage]}: {_lower(first.title)}. {first.remedy}".strip(), ordered
         )
@@ -78,7 +82,16 @@ def headline(results: Mapping[str, dict]) -> list[dict]:
     ]
 
 
-def _wiring_sentence(finding: Finding, numbers: Mapping[str, dict]) -> str:
+def length_curves(results: Mapping[str, dict]) -> dict[str, dict[int, Estimate]]:
+    """Acceptance length by wiring and draft length, as notebook 05 recorded it; {} where it did not run."""
+    curves: dict[str, dict[int, Estimate]] = {}
+    for row in results.get("05_acceptance_length", {}).get("numbers", {}).get("acceptance_length", []):
+        found = Estimate(row["walk"], row["low"], row["high"], row["rounds"])
+        curves.setdefault(row["wiring"], {})[row["K"]] = found
+    return curves
+
+
+def _wiring_sentence(finding: Finding, numbers: Mapping[str, dict], patches: Sequence[dict]) -> str:
     evidence = finding.evidence
     trained, served = (_names(evidence[key]) for key in ("trained", "served"))
     before, after = evidence["trained_acceptance_length"][0], evidence["served_acceptance_length"][0]
@@ -89,6 +102,10 @@ def _wiring_sentence(finding: Finding, numbers: Mapping[str, dict]) -> str:
     rewired = numbers.get("rewired_acceptance_length")
     if rewired:
         sentence += f"; moving fc's columns alone, without new data, brings back {rewired['value']:.2f}"
+    if patches:
+        first = patches[0]
+        needs = f"needs the ids {list(first['ids'])}" if first["ids"] else "cannot capture these boundaries"
+        sentence += f"; {first['engine']} {first['version']} {needs}"
     return f"{sentence}."
 
 
