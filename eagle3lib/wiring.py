@@ -30,10 +30,10 @@ from eagle3lib.errors import InputError
 from eagle3lib.norm import rms_norm
 from eagle3lib.sample import Sample
 
-#: Every how many positions the first, cheap look takes one.
-COARSE_STRIDE = 8
-#: Which share of the candidates survives the cheap look, and how many at least.
-SURVIVORS, MIN_SURVIVORS = 0.1, 8
+#: About how many positions the first, cheap look takes.
+COARSE_POSITIONS = 160
+#: Which share of the candidates survives the cheap look, and how many at least; how many in a search's move.
+SURVIVORS, MIN_SURVIVORS, LEADERS = 0.1, 8, 4
 
 Slots = tuple[Boundary, ...]
 
@@ -121,9 +121,14 @@ class Scorer:
             self._scores[slots, stride] = self._evaluate(slots, stride)
         return self._scores[slots, stride]
 
+    @property
+    def coarse_stride(self) -> int:
+        """Every how many positions the cheap look takes one."""
+        return max(1, sum(map(len, self._rows)) // COARSE_POSITIONS)
+
     def rank(self, candidates: Sequence[Slots]) -> Ranking:
         """Every candidate on few positions, the best of them on all (successive halving, arXiv 1502.07943)."""
-        coarse = sorted((self.score(slots, COARSE_STRIDE) for slots in candidates), key=_nats)
+        coarse = sorted((self.score(slots, self.coarse_stride) for slots in candidates), key=_nats)
         survivors = coarse[: max(MIN_SURVIVORS, round(SURVIVORS * len(coarse)))]
         scores = sorted((self.score(s.slots) for s in survivors), key=_nats)
         return Ranking(tuple(scores), len(coarse) + len(survivors), len(candidates))
@@ -204,13 +209,14 @@ def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Se
     slots are swapped, until nothing improves. Scores are kept, so a candidate is never evaluated twice.
     """
     evaluated: set[tuple[Slots, int]] = set()
+    coarse = scorer.coarse_stride
 
     def at(slots: Slots, stride: int = 1) -> Score:
         evaluated.add((slots, stride))
         return scorer.score(slots, stride)
 
     def best_of(candidates: Sequence[Slots]) -> Score:
-        leaders = sorted(candidates, key=lambda slots: _nats(at(slots, COARSE_STRIDE)))[:MIN_SURVIVORS]
+        leaders = sorted(candidates, key=lambda slots: _nats(at(slots, coarse)))[:LEADERS]
         return min((at(slots) for slots in leaders), key=_nats)
 
     for start in starts:
@@ -228,10 +234,10 @@ def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Se
     best = min((at(slots) for slots, stride in tuple(evaluated) if stride == 1), key=_nats)
     # A slot that is worth nothing ties with every boundary, so whatever the cheap look cannot tell from the
     # best is scored on all positions before ties are named.
-    cheap = at(best.slots, COARSE_STRIDE)
+    cheap = at(best.slots, coarse)
     for i, boundary in product(range(len(best.slots)), boundaries):
         near = (*best.slots[:i], boundary, *best.slots[i + 1 :])
-        if not at(near, COARSE_STRIDE).excess(cheap).excludes_zero:
+        if not at(near, coarse).excess(cheap).excludes_zero:
             at(near)
     scores = sorted((at(slots) for slots, stride in tuple(evaluated) if stride == 1), key=_nats)
     return Ranking(tuple(scores), len(evaluated), len(boundaries) ** len(starts[0]))

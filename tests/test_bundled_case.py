@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bundled import CASE, ROOT, library_draft
+from bundled import CASE, library_draft
 from safetensors.torch import load_file, save_file
 
 from eagle3lib import InputError, Wiring, acceptance, load_case, load_draft, rollout
@@ -225,7 +225,3 @@ def test_planted_last_state_fault_is_named(inv: Investigation) -> None:
     assert check_last_state(reconstruct(inv.target, samples, 30), greedy=True).code == "dump.last_state"
     wrong = reconstruct(inv.target, samples, 28)
     assert check_last_state(wrong, greedy=True).code == "dump.last_state_wrong"
-
-
-def test_readme_shows_the_whole_case() -> None:
-    assert CASE.read_text().strip() in (ROOT / "README.md").read_text()
