@@ -134,10 +134,6 @@ class Trainer(ABC):
     def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         """The boundaries `fc` was trained on, in order."""
 
-    def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
-        """config.json at one level, or None where the file is not in a form of this trainer's own."""
-        return None
-
     @abstractmethod
     def dump_boundaries(
         self, layout: Literal["current", "list"], ids: LayerIds, target: TargetShape

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from eagle3lib.ecosystems._base import Engine, TargetShape, release
 from eagle3lib.ecosystems._config_ids import NESTED, LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.errors import InputError
 
 OLDEST = (0, 5, 12)  # the oldest release whose rules were compared
@@ -68,6 +69,21 @@ _MODELS = {
     "MiniMaxM3SparseForCausalLM": _MINIMAX_M3,
     "MiniMaxM3SparseForConditionalGeneration": _MINIMAX_M3_VL,
 }
+
+
+class LegacyNames(Form):
+    """Names that srt/models/llama_eagle3.py still takes (`legacy_name_map`): the three norms before fc."""
+
+    name = "sglang"
+    label = "SGLang with its old aux norm names"
+    renames = (
+        (r"^aux_norm_low\.", "fc_norm.0."),
+        (r"^aux_norm_mid\.", "fc_norm.1."),
+        (r"^aux_norm_high\.", "fc_norm.2."),
+    )
+
+    def evidence(self, seen: Seen) -> list[str]:
+        return ["aux_norm_low, _mid and _high"] * 4 if seen.begins("aux_norm_") else []
 
 
 class SGLang(Engine):
@@ -146,4 +162,5 @@ def _added(model: _Model, ids: tuple[int, ...], n_layers: int, at: tuple[int, ..
     return int(max(ids) != n_layers)
 
 
+FORM = LegacyNames()
 ENGINE = SGLang()

@@ -13,6 +13,7 @@ from typing import Any
 
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, first_listed
+from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.errors import InputError
 
 #: models/deepseek_v2.py captures before each block and adds a residual that is None before block 0.
@@ -24,6 +25,41 @@ _NO_EMBEDDING = {
     "KimiK25ForConditionalGeneration",
     "MistralLarge3ForCausalLM",
 }
+
+
+#: models/registry.py, the names that stand for an EAGLE-3 draft.
+_ARCHITECTURES = {
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3MiniMaxM2ForCausalLM",
+    "Eagle3Qwen3ForCausalLM",
+    "Eagle3DeepseekV2ForCausalLM",
+    "Eagle3DeepseekV3ForCausalLM",
+}
+
+
+class Converted(Form):
+    """Flat config.json as conversion scripts for vLLM write it: `layers.0.`, ids at the top level."""
+
+    name = "vllm"
+    label = "vLLM-converted flat"
+
+    def evidence(self, seen: Seen) -> list[str]:
+        if not seen.begins("layers.0.") or "transformer_layer_config" in seen.config:
+            return []
+        found = ["layers.0."]
+        if TOP_LEVEL in seen.config:
+            found.append("ids at the top level")
+        if set(seen.config.get("architectures") or []) & _ARCHITECTURES:
+            found.append("an architecture of vLLM's registry")
+        return found
+
+    def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
+        """The wrapper of `model_type` "eagle": the draft's own config lies in `model`."""
+        inner = config.get("model")
+        if config.get("model_type") != "eagle" or not isinstance(inner, dict):
+            return None
+        return {**inner, **{key: value for key, value in config.items() if key not in ("model", "model_type")}}
 
 
 class VLLM(Engine):
@@ -68,5 +104,6 @@ class VLLM(Engine):
         return super().settings(ids) | ({} if len(ids) == 3 else {"num_aux_hidden_states": len(ids)})
 
 
+FORM = Converted()
 ENGINE = VLLM("vllm", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
 V1_RUNNER = VLLM("vllm_v1_runner", "V1", (TOP_LEVEL, NESTED))
