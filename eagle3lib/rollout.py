@@ -68,9 +68,10 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     valid = recorded_at < ends[:, None]
     recorded = torch.where(valid, sample.token_ids[recorded_at.clamp_max(len(sample.token_ids) - 1)], -1)
 
+    config = draft.config.under(wiring)
     for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
         rows = valid[:, k].nonzero().flatten()
-        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device))
+        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device), config)
         predicted[rows.to(device), k] = choices.predicted
         logprob[rows.to(device), k] = choices.logprob
     predicted, logprob = predicted.cpu(), logprob.cpu()

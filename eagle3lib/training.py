@@ -87,9 +87,10 @@ def step_counts(
     if target is None and any(truth != RECORDED for truth in truths):
         raise ValueError(f"the truths {list(truths)} need a target")
     rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
+    config = draft.config.under(wiring)
     for sample in samples:
         predicted = [
-            draft.target_ids[forward.logits(draft, u).argmax(-1)].cpu()
+            draft.target_ids[forward.logits(draft, u, config).argmax(-1)].cpu()
             for u in chain_states(draft, sample, wiring, steps)
         ]
         for truth in truths:

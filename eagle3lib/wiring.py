@@ -140,7 +140,7 @@ class Scorer:
             [sample.n_pairs for sample in self.samples],
             [own.to(draft.device) for own in rows],
         )
-        choices = forward.choose(draft, u, recorded.to(draft.device))
+        choices = forward.choose(draft, u, recorded.to(draft.device), self.config)
         logprob, hits = choices.logprob.cpu().double(), choices.predicted.cpu() == recorded
         known = logprob.isfinite()
         nats = torch.where(known, -logprob, 0.0)
@@ -154,7 +154,7 @@ class Scorer:
             width = self.config.n_slots * self.config.target_hidden_size
             mean_square = torch.stack([square for _, square in parts]).sum(0) / width
             g = g * torch.rsqrt(mean_square + self.config.norm_eps)[:, None].to(g.dtype)
-        return g
+        return g if self.draft.weights.fc_bias is None else g + self.draft.weights.fc_bias
 
     def _contribution(self, slot: int, boundary: Boundary) -> tuple[Float[Tensor, "P H"], Float[Tensor, " P"]]:
         """W_s h[b] of every pair, and the row sums of h²."""
@@ -167,8 +167,9 @@ class Scorer:
                 h = rms_norm(h, draft.weights.input_norms[slot], self.config.norm_eps)
             elif self.config.input_norm == "concat":
                 h = h * draft.weights.input_norms[0][slot * width : (slot + 1) * width]
-            columns = draft.weights.fc[:, slot * width : (slot + 1) * width]
-            self._contributions[slot, boundary] = (h @ columns.T, square)
+            if self.config.uses_fc:
+                h = h @ draft.weights.fc[:, slot * width : (slot + 1) * width].T
+            self._contributions[slot, boundary] = (h, square)
         return self._contributions[slot, boundary]
 
 
