@@ -37,11 +37,11 @@ class TensorRT(Form):
 class TensorRTEngine(Engine):
     name = "tensorrt_llm"
     label = "TensorRT-LLM"
-    verified = "1.0"
+    verified = "as in several commits of 2025 and 2026"
     key = ARGUMENT
 
     def as_of(self, version: str | None) -> str:
-        return f"{self.label}, single files of several commits read" + (f", not {version}" if version else "")
+        return f"{self.label} {self.verified}" + (f", not read in {version}" if version else "")
 
     def read_ids(self, config: dict[str, Any]) -> LayerIds:
         """The engine's argument, where a config is written in its words; a list of the draft's is not read."""
