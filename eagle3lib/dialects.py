@@ -16,7 +16,7 @@ from eagle3lib import ecosystems
 from eagle3lib.ecosystems._form import ENCLOSING, PREFIXES, Seen
 from eagle3lib.ecosystems.llama_cpp import gguf_config
 from eagle3lib.errors import InputError
-from eagle3lib.folders import checkpoint_files, name_trouble
+from eagle3lib.folders import INDEXES, checkpoint_files, name_trouble
 from eagle3lib.gguf_file import open_gguf
 from eagle3lib.kinds import other_kind
 from eagle3lib.quantised import refuse_quantised
@@ -33,8 +33,10 @@ class Checkpoint:
         config: numbers and flags at one level.
         raw_config: config.json as found, for what an engine would read from it.
         dialect: the form's label, with what told it in `evidence`.
+        form: its name in `ecosystems.FORMS`, empty where none was recognised.
         prefix: what stands before the names in the file.
         outside: tensors of the same files that are not the draft's, under the file's names.
+        promised: canonical names that the index lists and no file holds.
     """
 
     path: Path
@@ -45,6 +47,8 @@ class Checkpoint:
     prefix: str = ""
     evidence: tuple[str, ...] = ()
     outside: dict[str, TensorInfo] = field(default_factory=dict)
+    promised: frozenset[str] = frozenset()
+    form: str = ""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -77,8 +81,30 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
         tensors = _rotated(tensors, flat)
     if kind := other_kind(tensors, flat):
         raise InputError(f"{path} holds {kind}; this workbook reads EAGLE-3 drafts.")
-    form, evidence = _recognise(seen)
-    return Checkpoint(path, tensors, flat, raw_config, form, prefix, evidence, outside)
+    form, label, evidence = _recognise(seen)
+    promised = frozenset(canonical_name(plain_name(name)) for name in _listed(path) if name not in infos)
+    return Checkpoint(path, tensors, flat, raw_config, label, prefix, evidence, outside, promised, form)
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name without the prefixes that systems write before it."""
+    while found := next((p for p in PREFIXES if name.startswith(p)), None):
+        name = name.removeprefix(found)
+    return name
+
+
+def canonical_name(name: str) -> str:
+    """A name without prefix in speculators' words: every system's renames, tried in turn."""
+    for form in ecosystems.FORMS.values():
+        for pattern, written in form.renames:
+            name = re.sub(pattern, written, name)
+    return name
+
+
+def _listed(path: Path) -> list[str]:
+    """Names that the folder's index lists."""
+    index = next((path / name for name in INDEXES if (path / name).is_file()), None)
+    return list(read_json(index).get("weight_map") or {}) if index else []
 
 
 def _config(path: Path, files: list[Path]) -> dict[str, Any]:
@@ -97,9 +123,7 @@ def _without_prefix(infos: dict[str, TensorInfo]) -> tuple[dict[str, TensorInfo]
         if enclosed and not name.startswith(ENCLOSING):
             outside[name] = info  # the target's, saved beside the draft
             continue
-        plain = name
-        while found := next((p for p in PREFIXES if plain.startswith(p)), None):
-            plain = plain.removeprefix(found)
+        plain = plain_name(name)
         prefixes[name.removesuffix(plain)] += 1
         if plain in own:
             raise InputError(f"{info.file} holds {name} and {own[plain].name}, the same tensor twice; keep one.")
@@ -109,12 +133,9 @@ def _without_prefix(infos: dict[str, TensorInfo]) -> tuple[dict[str, TensorInfo]
 
 def _canonical(path: Path, own: dict[str, TensorInfo]) -> dict[str, TensorInfo]:
     """Every system's renames, tried on every name; then fused tensors as several."""
-    renames = [rename for form in ecosystems.FORMS.values() for rename in form.renames]
     found: dict[str, TensorInfo] = {}
     for name, info in own.items():
-        plain = name
-        for pattern, written in renames:
-            plain = re.sub(pattern, written, plain)
+        plain = canonical_name(name)
         if plain in found:
             raise InputError(f"{path} holds {info.name} and {found[plain].name}, the same tensor twice; keep one.")
         found[plain] = info
@@ -180,10 +201,10 @@ def _rotated(tensors: dict[str, TensorInfo], config: dict[str, Any]) -> dict[str
     return found
 
 
-def _recognise(seen: Seen) -> tuple[str, tuple[str, ...]]:
-    """The form that most speaks for, and what does."""
+def _recognise(seen: Seen) -> tuple[str, str, tuple[str, ...]]:
+    """Name and label of the form that most speaks for, and what does."""
     found = [(form, form.evidence(seen)) for form in ecosystems.FORMS.values()]
     form, evidence = max(found, key=lambda pair: len(pair[1]))
     if not evidence:
-        return "of no known form", ()
-    return form.label, tuple(dict.fromkeys(evidence))
+        return "", "of no known form", ()
+    return form.name, form.label, tuple(dict.fromkeys(evidence))

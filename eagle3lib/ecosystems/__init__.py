@@ -36,11 +36,19 @@ LAYOUTS: tuple[Layout, ...] = tuple(layout for m in _modules for layout in getat
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A draft's config.json with the layer's numbers and the pass's flags at one level, whoever wrote it."""
-    for form in FORMS.values():
-        if (flat := form.flat_config(config)) is not None:
-            return flat
-    return config
+    """A draft's config.json with the layer's numbers and the pass's flags at one level, whoever wrote it.
+
+    What `eagle_config` says of the pass is lifted beside the rest; layer ids stay where they are, since where
+    they stand decides who reads them.
+    """
+    flat = next((found for form in FORMS.values() if (found := form.flat_config(config)) is not None), config)
+    nested = flat.get("eagle_config")
+    if not isinstance(nested, dict):
+        return dict(flat)
+    lifted = {key: value for key, value in nested.items() if not key.endswith("layer_ids")}
+    if lifted.pop("return_hidden_post_norm", False):  # TensorRT-LLM's word for norm_output
+        lifted["norm_output"] = True
+    return {**flat, **lifted}
 
 
 def engine(name: str) -> Engine:

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, default_trio, read_at
 
 #: Written before every name by one system or another; taken off, repeatedly.
 PREFIXES = ("draft_model.", "eagle_module.", "model.")
@@ -46,6 +48,9 @@ class Form:
     label: str
     #: Regular expressions on names without prefix, and what they become.
     renames: tuple[tuple[str, str], ...] = ()
+    #: What a layer id of this form's config.json meant in training: B(id), the output of block id and so
+    #: B(id+1), no ids at all but the default boundaries, or None where the form does not tell.
+    ids_mean: Literal["boundaries", "outputs", "default"] | None = None
 
     def evidence(self, seen: Seen) -> list[str]:
         """What in the file speaks for this form; the form with most is named."""
@@ -55,7 +60,11 @@ class Form:
         """config.json at one level, or None where it is not in a form of this system's own."""
         return None
 
-
-def given(**evidence: bool) -> list[str]:
-    """The names of what is true, as evidence; `_` stands for a blank."""
-    return [what.replace("_", " ") for what, is_so in evidence.items() if is_so]
+    def trained_boundaries(self, config: dict[str, Any], n_layers: int) -> tuple[int, ...] | None:
+        """What fed `fc` in training by this form's own rule, None where the form or the file does not tell."""
+        found = [ids for path in (TOP_LEVEL, NESTED) if (ids := read_at(config, path).ids)]
+        if self.ids_mean is None or (len(found) == 2 and found[0] != found[1]):
+            return None
+        if self.ids_mean == "default" or not found:
+            return default_trio(n_layers)
+        return tuple(i + (self.ids_mean == "outputs") for i in found[0])

@@ -13,6 +13,7 @@ from eagle3lib.ecosystems._form import Form, Seen
 class Eagle(Form):
     name = "eagle"
     label = "official EAGLE"
+    ids_mean = "default"
     renames = ((r"^midlayer\.(?!\d)", "layers.0."),)
 
     def evidence(self, seen: Seen) -> list[str]:

@@ -8,12 +8,14 @@ src/models/eagle3.cpp (exactly three entries), common/speculative.cpp (the captu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, first_listed
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
 from eagle3lib.errors import InputError
 from eagle3lib.gguf_file import GGUFFile
 
@@ -35,6 +37,7 @@ class Gguf(Form):
 
     name = "llama_cpp"
     label = "llama.cpp GGUF"
+    ids_mean = "boundaries"
     renames = (
         (r"^token_embd\.", "embed_tokens."),
         (r"^output_norm\.", "norm."),
@@ -141,6 +144,39 @@ class LlamaCpp(Engine):
 
     def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         return boundaries
+
+    def rules(self, draft: Header) -> Rules:
+        """conversion/llama.py and src/models/eagle3.cpp."""
+        drops = [(r"t2d", "the converter leaves it out")]
+        if not draft.raw_config.get("norm_before_fc"):
+            drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true at the top level"))
+        return Rules(
+            {
+                "norm_output": (False, "the state fed back is always the un-normed one"),
+                "sliding_window": (None, "the draft's attention has no window"),
+            },
+            drops,
+            (
+                (r"embed_tokens\.weight", "the target's embedding"),
+                (r"lm_head\.weight", "the target's head"),
+                (r"d2t", "the draft's ids taken as the target's"),
+            ),
+        )
+
+    def stops(self, draft: Header) -> list[str]:
+        said = []
+        if n_layers(draft) > 1:
+            said.append("it takes one draft layer")
+        if is_latent(draft):
+            said.append("it has no latent attention in drafts")
+        if n_slots(draft) not in (None, 3):
+            said.append(f"it takes three states, and fc takes {n_slots(draft)}")
+        odd = [n for n in draft.tensors if re.search(r"[qk]_norm\.|\.bias$|^fc_norm\.", n)]
+        if odd:
+            said.append(f"its converter has no name for {odd[0]}" + (f" and {len(odd) - 1} more" if odd[1:] else ""))
+        if draft.config.get("draft_vocab_size") is None and "fc.weight" in draft.tensors:
+            said.append("without draft_vocab_size its converter takes the draft for a plain Llama")
+        return said
 
     def note(self, target: TargetShape, version: str | None = None) -> str:
         return (

@@ -31,6 +31,7 @@ def _common(seen: Seen) -> list[str]:
 class Huggingface(Form):
     name = "modelopt"
     label = "NVIDIA ModelOpt, Hugging Face export"
+    ids_mean = "outputs"
 
     def evidence(self, seen: Seen) -> list[str]:
         common = _common(seen)
@@ -42,6 +43,7 @@ class Huggingface(Form):
 class Megatron(Form):
     name = "modelopt_megatron"
     label = "NVIDIA ModelOpt, Megatron export"
+    ids_mean = "outputs"
     renames = ((r"^midlayer\.(\d+)\.", r"layers.\1."),)
 
     def evidence(self, seen: Seen) -> list[str]:

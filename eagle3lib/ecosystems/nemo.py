@@ -11,6 +11,7 @@ from eagle3lib.ecosystems._form import Form, Seen
 class NeMo(Form):
     name = "nemo"
     label = "NVIDIA NeMo"
+    ids_mean = "outputs"
 
     def evidence(self, seen: Seen) -> list[str]:
         if seen.prefix != "model." or not seen.begins("layers.0."):

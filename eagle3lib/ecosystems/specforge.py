@@ -12,6 +12,7 @@ from eagle3lib.ecosystems._form import Form, Seen
 class SpecForge(Form):
     name = "specforge"
     label = "SpecForge / SGLang flat"
+    ids_mean = "outputs"
 
     def evidence(self, seen: Seen) -> list[str]:
         if not seen.begins("midlayer."):

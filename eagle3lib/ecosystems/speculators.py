@@ -20,6 +20,7 @@ class SpeculatorsForm(Form):
 
     name = "speculators"
     label = "speculators"
+    ids_mean = "boundaries"
 
     def evidence(self, seen: Seen) -> list[str]:
         nested = "transformer_layer_config" in seen.config

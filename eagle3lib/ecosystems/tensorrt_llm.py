@@ -14,6 +14,7 @@ from typing import Any
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._reading import Header, Rules
 from eagle3lib.errors import InputError
 
 ARGUMENT = "eagle3_layers_to_capture"
@@ -66,6 +67,22 @@ class TensorRTEngine(Engine):
 
     def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         return tuple(b - 1 for b in boundaries)
+
+    def rules(self, draft: Header) -> Rules:
+        """models/modeling_speculative.py."""
+        drops = [
+            (r"t2d", "d2t alone maps ids"),
+            (r"layers\.\d+\.self_attn\.[qk]_norm\.weight", "its draft layer has no norm of query and key heads"),
+        ]
+        if draft.config.get("target_hidden_size") in (None, draft.config.get("hidden_size")):
+            drops.append((r"embed_tokens\.weight", "the target's embedding is used where the sizes are equal"))
+        if not draft.config.get("bias"):
+            drops.append((r"fc\.bias", "fc has a bias only where config.json says bias: true"))
+        return Rules(
+            {"norm_before_residual": (False, "the residual is always the un-normed state")},
+            drops,
+            ((r"embed_tokens\.weight", "the target's embedding"), (r"lm_head\.weight", "the target's head")),
+        )
 
     def note(self, target: TargetShape, version: str | None = None) -> str:
         return f"{self.as_of(version)}: id i is B(i+1), given as {ARGUMENT}; the draft's list is taken as not read."
