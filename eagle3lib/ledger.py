@@ -118,8 +118,10 @@ def tensor_ledger(checkpoint: Checkpoint) -> tuple[TensorEntry, ...]:
     for name, info in checkpoint.outside.items():
         note = f"outside {checkpoint.prefix or 'the draft'}: the target's own"
         entries.append(TensorEntry(name, name, info.shape, info.dtype, "unused", note))
+    head = checkpoint.tensors.get("lm_head.weight")
+    whole = head is not None and head.shape[0] == checkpoint.config.get("vocab_size")  # needs no map
     for name in [*wanted, *SUBSTITUTES]:
-        if name not in checkpoint.tensors:
+        if name not in checkpoint.tensors and not (whole and name == "d2t"):
             promised = "; the index promises it" if name in checkpoint.promised else ""
             entries.append(TensorEntry(name, None, None, None, "missing", SUBSTITUTES.get(name, "nothing") + promised))
     return tuple(sorted(entries, key=lambda entry: entry.name))

@@ -83,7 +83,7 @@ def load(path: Path) -> Target:
         InputError: if a needed shard, tensor or number is absent, or a tensor is packed in a way that no file tells.
     """
     raw = read_json(path / "config.json")
-    config = _language_part(raw)
+    config = language_part(raw)
     folder = _open(path)
 
     def number(name: str):
@@ -126,11 +126,11 @@ def _open(path: Path) -> _Folder:
     return _Folder(path, {name: info.file for name, info in infos.items()})
 
 
-def _language_part(raw: dict[str, Any]) -> dict[str, Any]:
+def language_part(raw: dict[str, Any]) -> dict[str, Any]:
     """config.json with the language model's section laid over it, however deep it lies."""
     for section in SECTIONS:
         if isinstance(inner := raw.get(section), dict):
-            return {**raw, **_language_part(inner)}
+            return {**raw, **language_part(inner)}
     return raw
 
 

@@ -7,7 +7,7 @@ from eagle3lib.dialects import Checkpoint
 from eagle3lib.ecosystems import FORMS, Engine, TargetShape
 from eagle3lib.errors import InputError
 from eagle3lib.findings import Finding, Severity
-from eagle3lib.ledger import SUBSTITUTES, TensorEntry
+from eagle3lib.ledger import TensorEntry
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
 
@@ -94,8 +94,8 @@ def check_replaced(tensors: tuple[TensorEntry, ...], checkpoint: Checkpoint, eng
     for entry in tensors:
         if entry.status != "missing" or (what := rules.replacement(entry.name)) is None:
             continue
-        n_same = checkpoint.config.get("draft_vocab_size") in (None, checkpoint.config.get("vocab_size"))
-        harmless = entry.name in SUBSTITUTES and ("target's" in what and (entry.name != "d2t" or n_same))
+        same_size = checkpoint.config.get("draft_vocab_size") in (None, checkpoint.config.get("vocab_size"))
+        harmless = "target's" in what and (entry.name == "embed_tokens.weight" or same_size)
         found.append(
             Finding(
                 "checkpoint.tensor_replaced",
