@@ -18,6 +18,7 @@ from eagle3lib.errors import InputError
 from eagle3lib.infer import infer_config
 from eagle3lib.target import Target
 from eagle3lib.tensors import TensorInfo, read_tensor
+from eagle3lib.vocabulary import read_vocabulary
 
 #: Tensors that may be absent, and what stands in for them.
 SUBSTITUTES = {
@@ -107,9 +108,8 @@ def load_draft(
     def weight(name: str) -> Tensor | None:
         return read_tensor(tensors[name]).to(where, dtype) if name in tensors else None
 
-    target_ids = _target_ids(path, config, tensors)
-    draft_ids = torch.full((config.vocab_size,), -1, dtype=torch.long)
-    draft_ids[target_ids] = torch.arange(config.draft_vocab_size)
+    vocabulary = read_vocabulary(checkpoint)
+    target_ids = vocabulary.target_ids
     head = weight("lm_head.weight")
     if head is None:
         head = _from_target(path, target, "lm_head.weight").head_rows(target_ids).to(where, dtype)
@@ -123,7 +123,7 @@ def load_draft(
         config,
         gather(config, weight, head),
         target_ids.to(where),
-        draft_ids.to(where),
+        vocabulary.draft_ids().to(where),
         tensors,
         _ledger(config, tensors),
         embedding,
@@ -134,25 +134,6 @@ def _from_target(path: Path, target: Target | None, name: str) -> Target:
     if target is None:
         raise InputError(f"{path} holds no {name}; name the target, whose own stands in for it.")
     return target
-
-
-def _target_ids(path: Path, config: DraftConfig, tensors: dict[str, TensorInfo]) -> Int[Tensor, " Vd"]:
-    """Target id of every draft id: d + d2t[d], or d where there is no d2t.
-
-    Raises:
-        InputError: if an id is out of range or named twice.
-    """
-    ids = torch.arange(config.draft_vocab_size)
-    if "d2t" in tensors:
-        ids = ids + read_tensor(tensors["d2t"]).long()
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < config.vocab_size:
-        raise InputError(
-            f"d2t in {path} maps draft ids to {int(ids.min())} .. {int(ids.max())}, outside the vocabulary of"
-            f" {config.vocab_size}; is it stored as absolute ids instead of offsets?"
-        )
-    if len(ids.unique()) != len(ids):
-        raise InputError(f"d2t in {path} maps {len(ids)} draft ids to {len(ids.unique())} target ids; ids repeat.")
-    return ids
 
 
 def _ledger(config: DraftConfig, tensors: dict[str, TensorInfo]) -> tuple[LedgerEntry, ...]:

@@ -85,9 +85,16 @@ def test_an_fc_that_is_no_multiple_of_the_target_s_width(tmp_path):
     complaint(lambda: load_draft(tmp_path), str(tmp_path), "90 inputs", "32")
 
 
-def test_d2t_stored_as_absolute_ids(tmp_path):
+def test_d2t_stored_as_absolute_ids(draft, tmp_path):
+    """Told by t2d, and loaded as what it is; that engines read it otherwise is a finding."""
     d2t, _ = toys.vocabulary_maps()
     changed(tmp_path, d2t=d2t + torch.arange(len(d2t)))
+    assert torch.equal(load_draft(tmp_path, device="cpu").target_ids, draft.target_ids)
+
+
+def test_d2t_of_another_vocabulary(tmp_path):
+    d2t, _ = toys.vocabulary_maps()
+    changed(tmp_path, d2t=d2t + 100)
     complaint(lambda: load_draft(tmp_path), str(tmp_path), "outside the vocabulary of 96", "absolute ids")
 
 
