@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +19,9 @@ DTYPES = {
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
     torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
+
+#: What torch raises of a file that is broken, no archive, or more than tensors.
+BROKEN = (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -53,14 +57,15 @@ def _tensors(file: Path, changed: int, size: int) -> dict[str, Tensor]:
 
 
 def _load(file: Path):
-    try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError) as error:
-        first = error
-    try:  # files of torch before 1.6 are no archives and cannot be mapped
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = str(first).splitlines()[0] if "mmap" not in str(first) else str(error).splitlines()[0]
+    reason = ""
+    for mapped in (True, False):  # files of torch before 1.6 are no archives and cannot be mapped
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on pickle protocols; what cannot be read is refused below
+                return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except BROKEN as error:
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            reason = reason if "mmap" in words[0] else words[0]
     with file.open("rb") as stream:
         if stream.read(64).startswith(b"version https://git-lfs"):
             reason = "it is a git-lfs pointer: run `git lfs pull`"

@@ -30,7 +30,7 @@ def put(folder: Path, tensors: Mapping[str, Tensor], config: dict, file: str = "
     """A folder with one weight file and config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    tensors = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
     if file.endswith(".safetensors"):
         save_file(tensors, folder / file, metadata={"format": "pt"})
     else:
