@@ -40,11 +40,12 @@ def layer_input(
 ) -> tuple[Float[Tensor, "R C"], Float[Tensor, "R H"]]:
     """x and the residual source r; `embedding` for the first layer only."""
     normed = rms_norm(g, w.hidden_norm, config.norm_eps)
-    tap("hidden_normed", normed)
     if embedding is None:
+        tap("hidden_normed", normed)
         return normed, g
     embed_normed = rms_norm(embedding, w.embed_norm, config.norm_eps)
     tap("embed_normed", embed_normed)
+    tap("hidden_normed", normed)
     x = torch.cat([embed_normed, normed], dim=-1)  # [R, 2H], embedding first
     return x, normed if config.norm_before_residual else g
 

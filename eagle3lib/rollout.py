@@ -17,6 +17,7 @@ from torch import Tensor
 from eagle3lib import forward
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
+from eagle3lib.layer import Tap, untapped
 from eagle3lib.sample import Sample
 
 
@@ -79,10 +80,13 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
 
 
 @torch.inference_mode()
-def chain_states(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Iterator[Float[Tensor, "R H"]]:
+def chain_states(
+    draft: Draft, sample: Sample, wiring: Wiring, steps: int, tap: Tap = untapped
+) -> Iterator[Float[Tensor, "R H"]]:
     """u of every pair, step by step: row i of step k is pair i's, and predicts x[i + 2 + k].
 
     Step k has a row for every pair whose input x[i + 1 + k] was recorded; fewer steps come where none was.
+    `tap` is called with the name and value of every activation on the way (see `taps`).
 
     Raises:
         InputError: as `forward.slot_states` and `forward.fuse`.
@@ -92,12 +96,12 @@ def chain_states(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> It
     config = draft.config.under(wiring)
     embedding = draft.embed(sample.token_ids)  # [T, H]
     g = forward.fuse(draft, forward.slot_states(draft, sample, wiring), wiring)  # [P, H]
-    u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)])
+    u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)], tap)
     yield u
     for k in range(1, steps):
         n = min(len(g), len(embedding) - 1 - k)
         if n <= 0:
             return
         g_back = forward.feedback(draft, config, u[:n])
-        u = forward.next_step(draft, config, g_back, embedding[1 + k : 1 + k + n], prefix)
+        u = forward.next_step(draft, config, g_back, embedding[1 + k : 1 + k + n], prefix, tap)
         yield u
