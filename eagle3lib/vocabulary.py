@@ -34,6 +34,7 @@ class Vocabulary:
         all_zero: d2t holds nothing but zeros.
         t2d_differs: how many target tokens only one of d2t and t2d names; None without t2d.
         t2d_marks: how many tokens t2d marks; None without t2d.
+        by_form: whether the reading is the form's own rule, so that engines of that form read it so too.
     """
 
     target_ids: Int[Tensor, " Vd"]
@@ -43,6 +44,7 @@ class Vocabulary:
     all_zero: bool = False
     t2d_differs: int | None = None
     t2d_marks: int | None = None
+    by_form: bool = False
 
     def __len__(self) -> int:
         return len(self.target_ids)
@@ -98,6 +100,9 @@ def _target_size(checkpoint: Checkpoint) -> int:
 def _decide(checkpoint: Checkpoint, stored: Tensor, marked: Tensor | None, size: int) -> Vocabulary:
     index = torch.arange(len(stored))
     offsets, absolute = stored + index, stored
+    if checkpoint.form == "llama_cpp" and _valid(absolute, size):
+        why = "llama.cpp's converter adds the draft id to each"
+        return Vocabulary(absolute, size, "absolute ids", why, by_form=True)
     zero = bool(len(stored)) and not bool(stored.any())
 
     def made(ids: Tensor, reading: Reading, why: str) -> Vocabulary:

@@ -189,7 +189,7 @@ def check_map(vocabulary: Vocabulary) -> list[Finding]:
     size, n = vocabulary.size, len(vocabulary)
     evidence = {"draft vocabulary": n, "vocabulary": size, "read as": vocabulary.reading, "why": vocabulary.why}
     found = []
-    if vocabulary.reading == "absolute ids":
+    if vocabulary.reading == "absolute ids" and not vocabulary.by_form:
         found.append(
             Finding(
                 "checkpoint.vocabulary_absolute",
