@@ -28,16 +28,13 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from eagle3lib import attention, layer, rope
-from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.config import DraftConfig
-from eagle3lib.errors import InputError
 from eagle3lib.layer import Tap, untapped
 from eagle3lib.norm import rms_norm
-from eagle3lib.sample import Sample
 
-#: Rows of pre-norm states whose logits are held at a time.
-HEAD_BLOCK = 1024
+#: Logits that are held at a time, in float32: 16 MiB.
+HEAD_BLOCK = 2**22
 
 
 @dataclass
@@ -57,50 +54,6 @@ class Prefix:
     layers: list[Keys]
     length: int
     steps: int = 1  # done
-
-
-def slot_states(draft: Draft, sample: Sample, wiring: Wiring) -> list[Float[Tensor, "P Ht"]]:
-    """What each slot of `fc` is fed: the states of its boundary for every pair, in the draft's dtype.
-
-    Raises:
-        InputError: if the wiring has not the draft's number of slots, the sample lacks a boundary, or a
-            state has another width than the draft's slots.
-    """
-    if len(wiring.slots) != draft.config.n_slots:
-        raise InputError(
-            f"The draft's fc has {draft.config.n_slots} slots, the wiring {wiring} names {len(wiring.slots)}."
-        )
-    states = [sample.state(boundary)[: sample.n_pairs] for boundary in wiring.slots]
-    for boundary, state in zip(wiring.slots, states, strict=True):
-        if state.shape[1] != draft.config.target_hidden_size:
-            raise InputError(
-                f"{sample.name} holds states of width {state.shape[1]} at {boundary}, the draft's fc takes slots of"
-                f" {draft.config.target_hidden_size}; is the dump another target's?"
-            )
-    return [state.to(draft.device, draft.dtype) for state in states]
-
-
-def fuse(draft: Draft, states: list[Float[Tensor, "P Ht"]], wiring: Wiring) -> Float[Tensor, "P H"]:
-    """g = fc(aux), with the input norm that the wiring's flags ask for; the one state itself without fc.
-
-    Raises:
-        InputError: if the wiring asks for a norm whose weights the draft does not hold.
-    """
-    config = draft.config.under(wiring)
-    norms = draft.weights.input_norms
-    if config.input_norm == "slots":
-        _expect_norms(draft, len(states))
-        states = [rms_norm(s, w, config.norm_eps) for s, w in zip(states, norms, strict=True)]
-    aux = torch.cat(states, dim=-1)  # [P, A*Ht]
-    if config.input_norm == "concat":
-        _expect_norms(draft, 1)
-        aux = rms_norm(aux, norms[0], config.norm_eps)
-    return linear(aux, draft.weights.fc, draft.weights.fc_bias) if config.uses_fc else aux
-
-
-def _expect_norms(draft: Draft, n: int) -> None:
-    if len(draft.weights.input_norms) != n:
-        raise InputError(f"The wiring asks for {n} input norm(s), {draft.path} holds {len(draft.weights.input_norms)}.")
 
 
 def first_step(
@@ -228,15 +181,24 @@ class Choices:
 def choose(
     draft: Draft, u: Float[Tensor, "R H"], recorded: Int[Tensor, " R"], config: DraftConfig | None = None
 ) -> Choices:
-    """Greedy choice and log-probability of the recorded token, `HEAD_BLOCK` rows of logits at a time."""
+    """Greedy choice and log-probability of the recorded token, a few rows of logits at a time."""
     predicted, logprob = [], []
     labels = draft.draft_ids[recorded]  # [R], -1 outside the draft vocabulary
-    for block, label in zip(u.split(HEAD_BLOCK), labels.split(HEAD_BLOCK), strict=True):
+    for block, label in zip(_blocks(draft, u), _blocks(draft, labels), strict=True):
         z = logits(draft, block, config).float()
         predicted.append(draft.target_ids[z.argmax(-1)])
         value = z.gather(-1, label.clamp_min(0)[:, None])[:, 0] - z.logsumexp(-1)
         logprob.append(value.masked_fill(label < 0, -torch.inf))
     return Choices(torch.cat(predicted), torch.cat(logprob))
+
+
+def greedy(draft: Draft, u: Float[Tensor, "R H"], config: DraftConfig | None = None) -> Int[Tensor, " R"]:
+    """The choice alone, as target ids, a few rows of logits at a time."""
+    return draft.target_ids[torch.cat([logits(draft, block, config).argmax(-1) for block in _blocks(draft, u)])]
+
+
+def _blocks(draft: Draft, rows: Tensor) -> tuple[Tensor, ...]:
+    return rows.split(max(HEAD_BLOCK // draft.config.draft_vocab_size, 1))
 
 
 def _turns(config: DraftConfig, pairs: Int[Tensor, " R"], step: int, length: int) -> layer.Turns:

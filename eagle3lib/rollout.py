@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eagle3lib import forward
+from eagle3lib import forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.layer import Tap, untapped
@@ -51,7 +51,7 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     """Roll the draft out for `steps` steps from every start of the sample.
 
     Raises:
-        InputError: as `forward.slot_states` and `forward.fuse`.
+        InputError: as `fusion.slot_states` and `fusion.fuse`.
         ValueError: if steps is below 1.
     """
     if steps < 1:
@@ -89,13 +89,13 @@ def chain_states(
     `tap` is called with the name and value of every activation on the way (see `taps`).
 
     Raises:
-        InputError: as `forward.slot_states` and `forward.fuse`.
+        InputError: as `fusion.slot_states` and `fusion.fuse`.
     """
     if sample.n_pairs < 1:
         return  # the fused kernel divides by the number of pairs
     config = draft.config.under(wiring)
     embedding = draft.embed(sample.token_ids)  # [T, H]
-    g = forward.fuse(draft, forward.slot_states(draft, sample, wiring), wiring)  # [P, H]
+    g = fusion.fuse(draft, fusion.slot_states(draft, sample, wiring), wiring)  # [P, H]
     u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)], tap)
     yield u
     for k in range(1, steps):

@@ -56,7 +56,7 @@ def record(draft: Draft, sample: Sample, wiring: Wiring, steps: int = 1) -> list
     """The pass's activations, one dictionary a step, in forward order: row i is pair i's.
 
     Raises:
-        InputError: as `forward.slot_states` and `forward.fuse`.
+        InputError: as `fusion.slot_states` and `fusion.fuse`.
     """
     found: list[dict[str, Tensor]] = [{}]
 

@@ -89,10 +89,7 @@ def step_counts(
     rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
     config = draft.config.under(wiring)
     for sample in samples:
-        predicted = [
-            draft.target_ids[forward.logits(draft, u, config).argmax(-1)].cpu()
-            for u in chain_states(draft, sample, wiring, steps)
-        ]
+        predicted = [forward.greedy(draft, u, config).cpu() for u in chain_states(draft, sample, wiring, steps)]
         for truth in truths:
             # labels[j] is the truth about x[j + 1], as a teacher's row j is.
             recorded = truth == RECORDED

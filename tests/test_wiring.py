@@ -202,7 +202,7 @@ def test_wrong_wirings_are_refused_in_a_sentence(draft):
     strict=True, raises=IndexError, reason="the scorer takes the norm's weights without looking for them"
 )
 def test_a_norm_that_the_draft_does_not_hold_is_refused(input_norm, draft):
-    """As `forward.fuse` does, in a sentence."""
+    """As `fusion.fuse` does, in a sentence."""
     with pytest.raises(InputError, match="input norm"):
         Scorer(draft, [toys.make_sample()], Wiring(toys.SLOTS, input_norm=input_norm)).score(toys.SLOTS)
 
@@ -211,7 +211,7 @@ def test_a_norm_that_the_draft_does_not_hold_is_refused(input_norm, draft):
     strict=True, raises=RuntimeError, reason="the scorer multiplies states without looking at their width"
 )
 def test_states_of_another_width_are_refused(draft):
-    """As `forward.slot_states` does, in a sentence."""
+    """As `fusion.slot_states` does, in a sentence."""
     sample = toys.make_sample()
     wide = replace(sample, states={b: torch.cat([state, state], dim=1) for b, state in sample.states.items()})
     with pytest.raises(InputError, match="width 64"):
