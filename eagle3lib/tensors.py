@@ -151,28 +151,8 @@ def _read(info: TensorInfo, rows: Tensor | None) -> Tensor:
     if info.file.suffix == ".gguf":
         return gguf_file.open_gguf(info.file).read(info.name, rows)
     with open_safetensors(info.file) as handle:
-        if rows is None:
-            return handle.get_tensor(info.name)
-        piece = handle.get_slice(info.name)
-        return _scattered(piece, rows)
-
-
-def _scattered(piece, rows: Tensor) -> Tensor:
-    """Rows of a mapped tensor: one slice a run of rows that lie close together.
-
-    A slice is a copy, so one from the lowest to the highest row could be the whole table; a slice a row costs
-    a call each. Runs are cut at gaps wider than 64 rows.
-    """
-    if not len(rows):
-        return piece[0:0]
-    ordered = rows.unique()
-    begins = torch.cat([torch.zeros(1, dtype=torch.long), (ordered.diff() > 64).nonzero().flatten() + 1])
-    ends = torch.cat([begins[1:], torch.tensor([len(ordered)])])
-    found = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        low, high = int(ordered[begin]), int(ordered[end - 1]) + 1
-        found.append(piece[low:high][ordered[begin:end] - low])
-    return torch.cat(found)[torch.searchsorted(ordered, rows)]
+        mapped = handle.get_tensor(info.name)  # not read before it is used
+        return mapped if rows is None else mapped[rows]
 
 
 def read_json(file: Path) -> dict:

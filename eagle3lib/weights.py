@@ -18,7 +18,7 @@ from eagle3lib.tensors import TensorInfo, read_rows, read_tensor
 from eagle3lib.vocabulary import Vocabulary
 
 #: Values in memory at a time.
-BUFFER = 2**22
+BUFFER = 2**20
 #: Rows of the embedding that are looked at, spread over the vocabulary; the rest is as good or as bad.
 SAMPLED_ROWS = 1024
 INTEGER_TYPES = ("I", "U", "BOOL")
