@@ -35,6 +35,7 @@ class Rules:
     Attributes:
         ignores: flag → (what the engine serves whatever the flag says, why).
         drops: regular expression on canonical names → why such a tensor of the file is not used.
+        drops_stored: the same on names as the file spells them, where the spelling decides.
         replaces: regular expression on canonical names → what stands there where the file has none; the first
             that matches counts.
         assumes: flag → what the engine takes for it where config.json says nothing and others take another value.
@@ -44,6 +45,7 @@ class Rules:
     drops: Sequence[tuple[str, str]]
     replaces: Sequence[tuple[str, str]]
     assumes: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    drops_stored: Sequence[tuple[str, str]] = ()
 
     def ignored(self, draft: Header) -> list[Said]:
         """Flags whose value in the file is not what is served."""
@@ -58,13 +60,14 @@ class Rules:
         return found
 
     def dropped(self, draft: Header) -> list[Said]:
-        """Tensors of the file that the engine does not use."""
-        return [
-            Said(name, f"{name} is not used: {why}")
-            for pattern, why in self.drops
-            for name in draft.tensors
-            if re.fullmatch(pattern, name)
-        ]
+        """Tensors of the file that the engine does not use, once each."""
+        found: dict[str, Said] = {}
+        for name, info in draft.tensors.items():
+            why = next((why for pattern, why in self.drops if re.fullmatch(pattern, name)), None)
+            why = why or next((why for pattern, why in self.drops_stored if re.search(pattern, info.name)), None)
+            if why:
+                found[name] = Said(name, f"{info.name} is not used: {why}")
+        return list(found.values())
 
     def replacement(self, name: str) -> str | None:
         """What stands in for a tensor that the file lacks."""

@@ -96,8 +96,11 @@ _IGNORES = {
 _DROPS = (
     (r"layers\.\d+\.self_attn\.[qk]_norm\.weight", "its draft layer has no norm of query and key heads"),
     (r"layers\.\d+\.self_attn\.[qkvo]_proj\.bias", "its draft attention has no biases"),
-    (r"layers\.[1-9]\d*\.input_layernorm\.weight", "later layers use hidden_norm, which stays 1 under this name"),
     (r"t2d", "d2t alone maps ids"),
+)
+_DROPS_STORED = (
+    (r"layers\.[1-9]\d*\.input_layernorm\.", "its later layers use hidden_norm, which stays 1 under this name"),
+    (r"midlayer\.\d+\.", "midlayer is read as layers.0, which makes this a name it does not have"),
 )
 _REPLACES = (
     (r"embed_tokens\.weight", "the target's embedding"),
@@ -183,7 +186,7 @@ class SGLang(Engine):
         if not draft.config.get("norm_before_fc"):
             drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true"))
         head = "the target's head" if draft.config.get("draft_vocab_size") is None else "memory as it was found, random"
-        return Rules(ignores, drops, ((r"lm_head\.weight", head), *_REPLACES))
+        return Rules(ignores, drops, ((r"lm_head\.weight", head), *_REPLACES), drops_stored=_DROPS_STORED)
 
     def stops(self, draft: Header) -> list[str]:
         nested = "transformer_layer_config" in draft.raw_config

@@ -39,6 +39,10 @@ _ARCHITECTURES = {
 }
 
 
+_DROPS_STORED = (
+    (r"layers\.[1-9]\d*\.hidden_norm\.", "its later layers use input_layernorm, which stays 1 under this name"),
+    (r"midlayer\.\d+\.", "midlayer is read as layers.0, which makes this a name it does not have"),
+)
 _REPLACES = (
     (r"embed_tokens\.weight", "the target's embedding"),
     (r"lm_head\.weight", "the target's head, where the vocabularies are equal"),
@@ -126,7 +130,7 @@ class VLLM(Engine):
             drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true"))
         own_form = "speculators_model_type" in draft.raw_config
         assumes = {"norm_before_residual": (True, "the default for speculators' form, where the trainer's is false")}
-        return Rules(ignores, drops, _REPLACES, assumes if own_form else {})
+        return Rules(ignores, drops, _REPLACES, assumes if own_form else {}, _DROPS_STORED)
 
     def stops(self, draft: Header) -> list[str]:
         """The llama class takes fc's width from `num_aux_hidden_states` or `eagle_config`; the qwen3 class
