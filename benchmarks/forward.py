@@ -178,7 +178,7 @@ def measure_opening(folder: Path) -> tuple[float, float]:
         for entry in tensor_ledger(checkpoint):
             table.add_row(entry.name, entry.status)
         for flag in flag_ledger(checkpoint):
-            table.add_row(flag.name, flag.status)
+            table.add_row(flag.path, flag.status)
         Console(file=open(os.devnull, "w")).print(table)  # noqa: SIM115
 
     return over_baseline(ledger)
