@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from eagle3lib.check import check
 from eagle3lib.run import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(run)
+app.command()(check)
 
 
 @app.callback()

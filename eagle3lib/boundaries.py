@@ -10,7 +10,7 @@ else speaks boundaries only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 FINAL_NORMED = "final_normed"
@@ -49,13 +49,13 @@ class Wiring:
     input_norm: Literal["none", "concat", "slots"] | None = None  # norm_before_fc is concat, fc_norm is slots
     norm_before_residual: bool | None = None
     norm_output: bool | None = None
+    norm_head: bool | None = None
     rope_theta: float | None = None
+    window_from: Literal["query", "start"] | None = None
+    position_offset: int | None = None
 
     def __str__(self) -> str:
         slots = ", ".join(str(s) for s in self.slots)
-        flags = [
-            f"{name}={value}"
-            for name in ("input_norm", "norm_before_residual", "norm_output", "rope_theta")
-            if (value := getattr(self, name)) is not None
-        ]
+        names = [field.name for field in fields(self) if field.name != "slots"]
+        flags = [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
         return f"[{slots}]" + (f" with {', '.join(flags)}" if flags else "")

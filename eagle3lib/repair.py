@@ -60,6 +60,7 @@ def rewire(draft: Draft, trained: Wiring, served: Wiring) -> Rewired:
     for wiring in (trained, served):
         if len(wiring.slots) != n:
             raise InputError(f"The draft's fc has {n} slots, the wiring {wiring} names {len(wiring.slots)}.")
+    _expect_fc(draft)
     moved = {i: served.slots.index(b) for i, b in enumerate(trained.slots) if b in served.slots}
     lost = tuple(dict.fromkeys(b for b in trained.slots if b not in served.slots))
     if not moved:
@@ -77,6 +78,7 @@ def rewire(draft: Draft, trained: Wiring, served: Wiring) -> Rewired:
 
 def without_slot(draft: Draft, slot: int) -> Draft:
     """The draft with one slot's columns zeroed: what it loses is the slot's value."""
+    _expect_fc(draft)
     width = draft.config.target_hidden_size
     fc = draft.weights.fc.clone()
     fc[:, slot * width : (slot + 1) * width] = 0
@@ -95,6 +97,11 @@ def slot_values(draft: Draft, samples: Sequence[Sample], whole: Sequence[Rollout
         lacking = without_slot(draft, slot)
         values.append(length_difference(whole, [rollout(lacking, s, wiring, steps) for s in samples], steps))
     return values
+
+
+def _expect_fc(draft: Draft) -> None:
+    if not draft.config.uses_fc:
+        raise InputError(f"{draft.path} has no fc; it is fed one state as it is, so there are no columns to move.")
 
 
 def _moved_norms(draft: Draft, moved: dict[int, int]) -> tuple[Tensor, ...]:
@@ -129,6 +136,7 @@ def save_rewired(rewired: Rewired, out: Path, config: dict) -> Path:
         replaced |= {f"fc_norm.{i}.weight": norm for i, norm in enumerate(norms)}
     elif norms:
         replaced["input_norm.weight"] = norms[0]
+    stored = {rewired.draft.tensors[name].name: value for name, value in replaced.items()}
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -136,8 +144,8 @@ def save_rewired(rewired: Rewired, out: Path, config: dict) -> Path:
         with open_safetensors(file) as handle:
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}
             metadata = handle.metadata()
-        for name in tensors.keys() & replaced.keys():
-            tensors[name] = replaced[name].to(tensors[name].dtype).cpu().contiguous()
+        for name in tensors.keys() & stored.keys():
+            tensors[name] = stored[name].to(tensors[name].dtype).cpu().contiguous()
         save_file(tensors, part / file.name, metadata=metadata)
     index = source / "model.safetensors.index.json"
     if index.is_file():

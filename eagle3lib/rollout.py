@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eagle3lib import forward
+from eagle3lib import forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
+from eagle3lib.layer import Tap, untapped
 from eagle3lib.sample import Sample
 
 
@@ -50,7 +51,7 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     """Roll the draft out for `steps` steps from every start of the sample.
 
     Raises:
-        InputError: as `forward.fuse`.
+        InputError: as `fusion.fuse`.
         ValueError: if steps is below 1.
     """
     if steps < 1:
@@ -68,9 +69,10 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     valid = recorded_at < ends[:, None]
     recorded = torch.where(valid, sample.token_ids[recorded_at.clamp_max(len(sample.token_ids) - 1)], -1)
 
+    config = draft.config.under(wiring)
     for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
         rows = valid[:, k].nonzero().flatten()
-        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device))
+        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device), config)
         predicted[rows.to(device), k] = choices.predicted
         logprob[rows.to(device), k] = choices.logprob
     predicted, logprob = predicted.cpu(), logprob.cpu()
@@ -78,25 +80,28 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
 
 
 @torch.inference_mode()
-def chain_states(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Iterator[Float[Tensor, "R H"]]:
+def chain_states(
+    draft: Draft, sample: Sample, wiring: Wiring, steps: int, tap: Tap = untapped
+) -> Iterator[Float[Tensor, "R H"]]:
     """u of every pair, step by step: row i of step k is pair i's, and predicts x[i + 2 + k].
 
     Step k has a row for every pair whose input x[i + 1 + k] was recorded; fewer steps come where none was.
+    `tap` is called with the name and value of every activation on the way (see `taps`).
 
     Raises:
-        InputError: as `forward.fuse`.
+        InputError: as `fusion.fuse`.
     """
     if sample.n_pairs < 1:
         return  # the fused kernel divides by the number of pairs
     config = draft.config.under(wiring)
     embedding = draft.embed(sample.token_ids)  # [T, H]
-    g = forward.fuse(draft, sample, wiring)  # [P, H]
-    u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)])
+    g = fusion.fuse(draft, sample, wiring)  # [P, H]
+    u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)], tap)
     yield u
     for k in range(1, steps):
         n = min(len(g), len(embedding) - 1 - k)
         if n <= 0:
             return
         g_back = forward.feedback(draft, config, u[:n])
-        u = forward.next_step(draft, config, g_back, embedding[1 + k : 1 + k + n], prefix)
+        u = forward.next_step(draft, config, g_back, embedding[1 + k : 1 + k + n], prefix, tap)
         yield u

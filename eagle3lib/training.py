@@ -88,11 +88,9 @@ def step_counts(
         raise ValueError(f"the truths {list(truths)} need a target")
     head = teacher_head(draft, target) if target is not None else None
     rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
+    config = draft.config.under(wiring)
     for sample in samples:
-        predicted = [
-            draft.target_ids[forward.logits(draft, u).argmax(-1)].cpu()
-            for u in chain_states(draft, sample, wiring, steps)
-        ]
+        predicted = [forward.greedy(draft, u, config).cpu() for u in chain_states(draft, sample, wiring, steps)]
         for truth in truths:
             # labels[j] is the truth about x[j + 1], as a teacher's row j is.
             recorded = truth == RECORDED

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from eagle3lib import forward
+from eagle3lib import forward, fusion
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
@@ -102,7 +102,7 @@ class Scorer:
         self.draft = draft
         self.samples = list(samples)
         self.config = draft.config.under(flags) if flags else draft.config
-        forward.expect_input_norms(draft, self.config)
+        fusion.expect_input_norms(draft, self.config)
         self._contributions: dict[tuple[int, Boundary], tuple[Tensor, Tensor]] = {}
         self._scores: dict[tuple[Slots, int], Score] = {}
         self._rows = [_scored_pairs(sample) for sample in self.samples]
@@ -146,7 +146,7 @@ class Scorer:
             [sample.n_pairs for sample in self.samples],
             [own.to(draft.device) for own in rows],
         )
-        choices = forward.choose(draft, u, recorded.to(draft.device))
+        choices = forward.choose(draft, u, recorded.to(draft.device), self.config)
         logprob, hits = choices.logprob.cpu().double(), choices.predicted.cpu() == recorded
         known = logprob.isfinite()
         nats = torch.where(known, -logprob, 0.0)
@@ -160,20 +160,21 @@ class Scorer:
             width = self.config.n_slots * self.config.target_hidden_size
             mean_square = torch.stack([square for _, square in parts]).sum(0) / width
             g = g * torch.rsqrt(mean_square + self.config.norm_eps)[:, None].to(g.dtype)
-        return g
+        return g if self.draft.weights.fc_bias is None else g + self.draft.weights.fc_bias
 
     def _contribution(self, slot: int, boundary: Boundary) -> tuple[Float[Tensor, "P H"], Float[Tensor, " P"]]:
         """W_s h[b] of every pair, and the row sums of h²."""
         if (slot, boundary) not in self._contributions:
             draft, width = self.draft, self.config.target_hidden_size
-            h = torch.cat([forward.slot_state(draft, sample, boundary) for sample in self.samples])
+            h = torch.cat([fusion.slot_state(draft, sample, boundary) for sample in self.samples])
             square = h.float().square().sum(-1)
             if self.config.input_norm == "slots":
                 h = rms_norm(h, draft.weights.input_norms[slot], self.config.norm_eps)
             elif self.config.input_norm == "concat":
                 h = h * draft.weights.input_norms[0][slot * width : (slot + 1) * width]
-            columns = draft.weights.fc[:, slot * width : (slot + 1) * width]
-            self._contributions[slot, boundary] = (h @ columns.T, square)
+            if self.config.uses_fc:
+                h = h @ draft.weights.fc[:, slot * width : (slot + 1) * width].T
+            self._contributions[slot, boundary] = (h, square)
         return self._contributions[slot, boundary]
 
 

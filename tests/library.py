@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from speculators.losses import resolve_loss_config
 from speculators.models.eagle3 import Eagle3DraftModel
 from speculators.models.eagle3.data import shift_batch
 from torch import Tensor
-from transformers import AutoConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from eagle3lib.boundaries import Boundary
 from eagle3lib.sample import Sample
@@ -18,17 +19,24 @@ from eagle3lib.sample import Sample
 TTT_STEPS = 4
 
 
-def new_draft(verifier: Path, seed: int = 11, **flags: bool) -> Eagle3DraftModel:
-    """A draft on `toys.SLOTS` with the verifier's layer sizes; every weight random, norms included."""
-    config = AutoConfig.from_pretrained(verifier)
-    config.num_hidden_layers = 1
+def new_draft(
+    verifier: Path,
+    seed: int = 11,
+    *,
+    layer: PretrainedConfig | None = None,
+    slots: Sequence[Boundary] = toys.SLOTS,
+    **flags: bool,
+) -> Eagle3DraftModel:
+    """A draft with every weight random, norms and biases included; of one layer of the verifier's unless `layer`."""
+    config = layer or AutoConfig.from_pretrained(verifier)
+    config.num_hidden_layers = config.num_hidden_layers if layer else 1
     d2t, t2d = toys.vocabulary_maps()
     model = Eagle3DraftModel.from_training_args(
         config,
         t2d=t2d,
         d2t=d2t,
         verifier_name_or_path=str(verifier),
-        target_layer_ids=list(toys.SLOTS),
+        target_layer_ids=list(slots),
         draft_vocab_size=toys.DRAFT_VOCABULARY,
         ttt_steps=TTT_STEPS,
         draft_attn_impl="eager",
@@ -47,13 +55,13 @@ def new_draft(verifier: Path, seed: int = 11, **flags: bool) -> Eagle3DraftModel
     return model.eval()
 
 
-def batch_of(sample: Sample, teacher: Boundary) -> dict[str, Tensor]:
+def batch_of(sample: Sample, teacher: Boundary, slots: Sequence[Boundary] = toys.SLOTS) -> dict[str, Tensor]:
     """One sample in the form that the library's forward takes, shifted by its own `shift_batch`."""
     length = len(sample.token_ids)
     batch = shift_batch(
         {
             "input_ids": sample.token_ids,
-            "hidden_states": torch.cat([sample.state(b) for b in toys.SLOTS], dim=-1),
+            "hidden_states": torch.cat([sample.state(b) for b in slots], dim=-1),
             "verifier_last_hidden_states": sample.state(teacher),
             "loss_mask": sample.loss_mask,
             "lengths": torch.tensor([length]),
@@ -67,11 +75,13 @@ def batch_of(sample: Sample, teacher: Boundary) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def run(model: Eagle3DraftModel, sample: Sample, teacher: Boundary) -> tuple[list[Tensor], list[Tensor], dict]:
+def run(
+    model: Eagle3DraftModel, sample: Sample, teacher: Boundary, slots: Sequence[Boundary] = toys.SLOTS
+) -> tuple[list[Tensor], list[Tensor], dict]:
     """The library's forward: greedy draft ids and logits of every step, and its metrics."""
     logits: list[Tensor] = []
     hook = model.lm_head.register_forward_hook(lambda module, inputs, output: logits.append(output[0]))
-    batch = batch_of(sample, teacher)
+    batch = batch_of(sample, teacher, slots)
     for name in ("hidden_states", "verifier_last_hidden_states"):
         batch[name] = batch[name].to(model.fc.weight.dtype)
     try:

@@ -203,7 +203,7 @@ def test_numbers_that_equal_the_library_s_defaults_are_read_back(tmp_path, sampl
     )
     model = library.new_draft(folder)
     draft = load_draft(saved(model, tmp_path / "draft"), device="cpu")
-    assert (draft.config.norm_eps, draft.config.rope_theta) == (1e-6, 10000.0)
+    assert (draft.config.norm_eps, draft.config.rope.theta) == (1e-6, 10000.0)
     _, logits, _ = library.run(model, sample, TEACHER)
     assert furthest(manual_logits(draft, sample), logits) < 1e-4
 

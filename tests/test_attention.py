@@ -136,3 +136,58 @@ def test_a_half_precision_result_keeps_its_dtype():
     for found in (out, by_rows):
         assert found.dtype == torch.bfloat16
         assert_close(found.double(), expected, rtol=0.02, atol=0.02)
+
+
+def in_window(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """Every query over the last `window` keys up to its own, in float64."""
+    heads, n, d = q.shape
+    out = torch.zeros(heads, n, v.shape[-1], dtype=torch.float64)
+    for h in range(heads):
+        for i in range(n):
+            first = max(i - window + 1, 0)
+            scores = k[h * len(k) // heads, first : i + 1].double() @ q[h, i].double() / d**0.5
+            out[h, i] = scores.softmax(0) @ v[h * len(k) // heads, first : i + 1].double()
+    return out
+
+
+@pytest.mark.parametrize("block", [1, 4, 256])
+@pytest.mark.parametrize("window", [1, 5, T, 10 * T])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2)])
+def test_a_window_hides_what_is_older(heads, kv_heads, window, block, monkeypatch):
+    """All queries, and some out of order; 1e-5."""
+    monkeypatch.setattr(attention, "QUERY_BLOCK", block)
+    q, k, v, _, _ = random_heads(heads, kv_heads)
+    expected = in_window(q, k, v, window)
+    assert_close(attention.causal(q, k, v, window=window)[0].double(), expected, **TOLERANCE)
+    positions = torch.tensor([20, 3, 0, 11])
+    assert_close(
+        attention.rows(q[:, positions], positions, k, v, window=window)[0].double(), expected[:, positions], **TOLERANCE
+    )
+
+
+def test_a_window_that_has_left_the_prefix_leaves_the_chain_alone():
+    """Where no prefix key is seen the chain's softmax is the whole: finite, and 1e-5 from it."""
+    q, k, v, chain_k, chain_v = random_heads(4, 2)
+    out, lse = attention.causal(q, k, v, window=0)
+    assert (lse == -torch.inf).all()
+    found = attention.with_chain(out, lse, q, chain_k, chain_v)
+    repeated_k, repeated_v = (t.repeat_interleave(2, 0).double() for t in (chain_k, chain_v))
+    scores = torch.einsum("hrd,hrnd->hrn", q.double(), repeated_k) / D**0.5
+    assert_close(found.double(), torch.einsum("hrn,hrnd->hrd", scores.softmax(-1), repeated_v), **TOLERANCE)
+
+
+def test_values_may_be_narrower_and_the_scale_another():
+    """Latent attention's values and yarn's scale: the fused kernel and the blocks agree with float64; 1e-5."""
+    q, k, v, chain_k, chain_v = random_heads(4, 4)
+    v, chain_v, scale = v[..., :5], chain_v[..., :5], 0.21
+    scaled = q * (scale * D**0.5)  # the dense one divides by sqrt(d)
+    scores = torch.einsum("hid,hjd->hij", scaled.double(), k.double()) / D**0.5
+    scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf)
+    expected = scores.softmax(-1) @ v.double()
+    assert_close(attention.causal(q, k, v, scale)[0].double(), expected, **TOLERANCE)
+    assert_close(attention.rows(q, torch.arange(T), k, v, scale)[0].double(), expected, **TOLERANCE)
+    own = torch.einsum("hid,hind->hin", scaled.double(), chain_k.double()) / D**0.5
+    both = torch.cat([scores, own], -1).softmax(-1)
+    expected = both[..., :T] @ v.double() + torch.einsum("hin,hind->hid", both[..., T:], chain_v.double())
+    found = attention.with_chain(*attention.causal(q, k, v, scale), q, chain_k, chain_v, scale)
+    assert_close(found.double(), expected, **TOLERANCE)

@@ -52,7 +52,7 @@ def test_verdict_names_the_wiring(report: Path) -> None:
     patches = {patch["engine"]: patch for patch in verdict["numbers"]["patches"]}
     assert patches["SGLang"]["ids"] == [-1, 2, 15]
     assert "0.5.22 or later" in patches["SGLang"]["note"]
-    assert patches["vLLM"]["ids"] == patches["llama.cpp"]["ids"] == list(TRAINED)
+    assert patches["vLLM (V2 runner)"]["ids"] == patches["llama.cpp"]["ids"] == list(TRAINED)
     assert [f["code"] for f in verdict["findings"] if f["severity"] == "fault"] == ["wiring.served_differs"]
 
 

@@ -223,7 +223,7 @@ def test_names():
     assert engine("SGLang") is ENGINES["sglang"]
     assert engine("llama.cpp") is ENGINES["llama_cpp"]
     assert trainer("speculators") is TRAINERS["speculators"]
-    with pytest.raises(InputError, match="did you mean 'sglang'.*known are llama_cpp, sglang, vllm"):
+    with pytest.raises(InputError, match="did you mean 'sglang'.*known are llama_cpp, sglang, tensorrt_llm, vllm"):
         engine("sglnag")
     with pytest.raises(InputError, match="looks like 0.5.23"):
         engine("sglang").ids((2, 3, 4), LLAMA, "newest")

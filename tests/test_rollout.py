@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,8 @@ import toys
 from torch import Tensor
 from torch.testing import assert_close
 
-from eagle3lib.boundaries import Wiring
-from eagle3lib.checkpoint import load_draft
+from eagle3lib.boundaries import FINAL_NORMED, Wiring
+from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample, Turn
 
@@ -26,9 +27,15 @@ class PlainDraft:
     for every drafted step, fed with the row before it.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], norm_before_residual: bool, norm_output: bool) -> None:
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        norm_before_residual: bool = False,
+        norm_output: bool = False,
+        window: int | None = None,
+    ) -> None:
         self.w = {name: tensor.double() for name, tensor in tensors.items()}
-        self.norm_before_residual, self.norm_output = norm_before_residual, norm_output
+        self.norm_before_residual, self.norm_output, self.window = norm_before_residual, norm_output, window
         self.target_ids = tensors["d2t"] + torch.arange(toys.DRAFT_VOCABULARY)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
@@ -37,13 +44,15 @@ class PlainDraft:
 
     def fused(self, sample: Sample) -> Tensor:
         """g of every pair."""
+        if "fc.weight" not in self.w:
+            return sample.states[FINAL_NORMED].double()
         chunks = [sample.states[b].double() for b in toys.SLOTS]
         if "fc_norm.0.weight" in self.w:
             chunks = [self.norm(f"fc_norm.{i}.weight", chunk) for i, chunk in enumerate(chunks)]
         aux = torch.cat(chunks, -1)
         if "input_norm.weight" in self.w:
             aux = self.norm("input_norm.weight", aux)
-        return aux @ self.w["fc.weight"].T
+        return aux @ self.w["fc.weight"].T + self.w.get("fc.bias", 0)
 
     def layer(self, g: Tensor, tokens: Tensor) -> Tensor:
         """u of every row of one causal sequence; row i is at rope position i."""
@@ -60,6 +69,8 @@ class PlainDraft:
             shared = head // (toys.HEADS // toys.KV_HEADS)
             scores = q[:, head] @ k[:, shared].T / toys.HEAD_DIM**0.5
             scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+            if self.window:
+                scores = scores.masked_fill(torch.ones_like(scores).tril(-self.window).bool(), -torch.inf)
             mixed[:, head] = scores.softmax(-1) @ v[:, shared]
         y = (hidden if self.norm_before_residual else g) + mixed.flatten(1) @ self.w[
             layer + "self_attn.o_proj.weight"
@@ -104,8 +115,12 @@ def test_a_rollout_equals_drafting_from_each_start_alone(
     tensors = toys.draft_tensors(input_norm)
     flags = {"norm_before_residual": norm_before_residual, "norm_output": norm_output}
     draft = load_draft(toys.write_draft(tmp_path, tensors, **flags), device="cpu")
-    plain = PlainDraft(tensors, **flags)
-    found = rollout(draft, sample, Wiring(toys.SLOTS), K)
+    compare(draft, PlainDraft(tensors, **flags), sample, Wiring(toys.SLOTS))
+
+
+def compare(draft: Draft, plain: PlainDraft, sample: Sample, wiring: Wiring) -> None:
+    """Choices, hits and log-probabilities of every start and step."""
+    found = rollout(draft, sample, wiring, K)
     for row, start in enumerate(found.starts.tolist()):
         steps = int(found.valid[row].sum())
         logprobs = plain.draft(sample, start, steps)
@@ -116,6 +131,33 @@ def test_a_rollout_equals_drafting_from_each_start_alone(
             expected = logprobs[k, ids[0]] if len(ids) else torch.tensor(-torch.inf, dtype=torch.float64)
             assert_close(found.logprob[row, k].double(), expected, **TOLERANCE)
             assert bool(found.hit[row, k]) == (int(found.predicted[row, k]) == token)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 6, 40])
+def test_a_window_is_counted_from_each_query_s_own_position(window, tmp_path, sample):
+    """As a server counts it, also where it leaves the prefix and the chain's first keys behind."""
+    tensors = toys.draft_tensors()
+    folder = toys.write_draft(tmp_path, tensors)
+    config = json.loads((folder / "config.json").read_text())
+    config["transformer_layer_config"] |= {"sliding_window": window, "layer_types": ["sliding_attention"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    compare(load_draft(folder, device="cpu"), PlainDraft(tensors, window=window), sample, Wiring(toys.SLOTS))
+
+
+def test_a_bias_of_fc_is_added(tmp_path, sample):
+    tensors = toys.draft_tensors() | {"fc.bias": torch.randn(toys.HIDDEN, generator=toys.generator(4))}
+    draft = load_draft(toys.write_draft(tmp_path, tensors), device="cpu")
+    compare(draft, PlainDraft(tensors), sample, Wiring(toys.SLOTS))
+
+
+def test_a_draft_without_fc_takes_the_normed_last_state(tmp_path, sample):
+    """`use_aux_hidden_state` = false: one slot, and g is what is in it."""
+    tensors = {name: t for name, t in toys.draft_tensors().items() if name != "fc.weight"}
+    draft = load_draft(toys.write_draft(tmp_path, tensors, use_aux_hidden_state=False), device="cpu")
+    assert (draft.config.n_slots, draft.config.uses_fc) == (1, False)
+    normed = torch.randn(len(sample.token_ids), toys.HIDDEN, generator=toys.generator(8))
+    sample = replace(sample, states={FINAL_NORMED: normed})
+    compare(draft, PlainDraft(tensors), sample, Wiring((FINAL_NORMED,)))
 
 
 def test_the_plain_draft_tells_a_wrong_feedback_apart(tmp_path, sample):

@@ -196,13 +196,13 @@ def test_wrong_wirings_are_refused_in_a_sentence(draft):
 
 @pytest.mark.parametrize("input_norm", ["concat", "slots"])
 def test_a_norm_that_the_draft_does_not_hold_is_refused(input_norm, draft):
-    """As `forward.fuse` does, in a sentence."""
+    """As `fusion.fuse` does, in a sentence."""
     with pytest.raises(InputError, match="input norm"):
         Scorer(draft, [toys.make_sample()], Wiring(toys.SLOTS, input_norm=input_norm)).score(toys.SLOTS)
 
 
 def test_states_of_another_width_are_refused(draft):
-    """As `forward.slot_state` does, in a sentence."""
+    """As `fusion.fuse` does, in a sentence."""
     sample = toys.make_sample()
     wide = replace(sample, states={b: torch.cat([state, state], dim=1) for b, state in sample.states.items()})
     with pytest.raises(InputError, match="width 64"):

@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 
 from eagle3lib.ecosystems._base import Captures, Engine, Patch, TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import LayerIds
+from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._layout import Layout, StoredSample
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Layout", "LayerIds", "Patch", "StoredSample",
-    "TargetShape", "Trainer", "engine", "flat_config", "trainer",
+    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Layout", "LayerIds", "Patch", "Seen",
+    "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
-System = TypeVar("System", Engine, Trainer)
+System = TypeVar("System", Engine, Form, Trainer)
 
 
 _names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
@@ -30,15 +31,24 @@ def _discover(kind: type[System]) -> dict[str, System]:
 
 ENGINES: dict[str, Engine] = _discover(Engine)
 TRAINERS: dict[str, Trainer] = _discover(Trainer)
+FORMS: dict[str, Form] = _discover(Form)
 LAYOUTS: tuple[Layout, ...] = tuple(layout for m in _modules for layout in getattr(m, "LAYOUTS", ()))
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A draft's config.json with the layer's numbers and the pass's flags at one level, whoever wrote it."""
-    for writer in TRAINERS.values():
-        if (flat := writer.flat_config(config)) is not None:
-            return flat
-    return config
+    """A draft's config.json with the layer's numbers and the pass's flags at one level, whoever wrote it.
+
+    What `eagle_config` says of the pass is lifted beside the rest; layer ids stay where they are, since where
+    they stand decides who reads them.
+    """
+    flat = next((found for form in FORMS.values() if (found := form.flat_config(config)) is not None), config)
+    nested = flat.get("eagle_config")
+    if not isinstance(nested, dict):
+        return dict(flat)
+    lifted = {key: value for key, value in nested.items() if not key.endswith("layer_ids")}
+    if lifted.pop("return_hidden_post_norm", False):  # TensorRT-LLM's word for norm_output
+        lifted["norm_output"] = True
+    return {**flat, **lifted}
 
 
 def engine(name: str) -> Engine:

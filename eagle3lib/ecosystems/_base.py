@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from eagle3lib.boundaries import boundary_name
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, config_lines
+from eagle3lib.ecosystems._reading import Header, Rules
 from eagle3lib.errors import InputError
 
 
@@ -79,6 +80,14 @@ class Engine(ABC):
     def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         """The ids of boundaries without a problem."""
 
+    def rules(self, draft: Header) -> Rules:
+        """What this engine does with such a draft besides its layer ids, as of `verified`."""
+        return Rules({}, (), ())
+
+    def stops(self, draft: Header) -> list[str]:
+        """Why this engine would not load the draft at all, as of `verified`; [] where it would."""
+        return []
+
     def note(self, target: TargetShape, version: str | None = None) -> str:
         """What the rule is and which version it was read in."""
         return self.as_of(version)
@@ -133,10 +142,6 @@ class Trainer(ABC):
     @abstractmethod
     def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         """The boundaries `fc` was trained on, in order."""
-
-    def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
-        """config.json at one level, or None where the file is not in a form of this trainer's own."""
-        return None
 
     @abstractmethod
     def dump_boundaries(

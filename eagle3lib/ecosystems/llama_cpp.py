@@ -1,18 +1,23 @@
 """llama.cpp: id k is B(k), in the list's own order, and always three of them.
 
 Sources, in llama.cpp: conversion/llama.py (`LlamaModel.__init__` reads the top-level list of the draft's
-config.json and nothing else, and writes it into the GGUF), src/models/eagle3.cpp (exactly three entries),
-common/speculative.cpp (the captures) and `t_layer_inp`, `t_h_nextn` in src/models/.
+config.json and nothing else, and writes it into the GGUF; `permute` of q and k; d2t plus its index),
+src/models/eagle3.cpp (exactly three entries), common/speculative.cpp (the captures) and `t_layer_inp`,
+`t_h_nextn` in src/models/.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, first_listed
+from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
 from eagle3lib.errors import InputError
+from eagle3lib.gguf_file import GGUFFile
 
 #: Targets whose graph exports no layer inputs: the engine stops with "layer input tensor is null".
 _NO_LAYER_INPUTS = {
@@ -25,6 +30,82 @@ _NO_LAYER_INPUTS = {
 }
 #: Targets that export the un-normed last state, which id n asks for.
 _LAST_STATE = {"GptOssForCausalLM"}
+
+
+class Gguf(Form):
+    """The converter's file: names of its own, q and k rows interleaved, d2t as absolute target ids."""
+
+    name = "llama_cpp"
+    label = "llama.cpp GGUF"
+    ids_mean = "boundaries"
+    renames = (
+        (r"^token_embd\.", "embed_tokens."),
+        (r"^output_norm\.", "norm."),
+        (r"^output\.", "lm_head."),
+        (r"^enc\.output_norm\.", "input_norm."),
+        (r"^blk\.(\d+)\.attn_norm\.", r"layers.\1.input_layernorm."),
+        (r"^blk\.(\d+)\.attn_norm_2\.", r"layers.\1.hidden_norm."),
+        (r"^blk\.(\d+)\.attn_([qkv])\.", r"layers.\1.self_attn.\2_proj."),
+        (r"^blk\.(\d+)\.attn_output\.", r"layers.\1.self_attn.o_proj."),
+        (r"^blk\.(\d+)\.ffn_norm\.", r"layers.\1.post_attention_layernorm."),
+        (r"^blk\.(\d+)\.ffn_(gate|up|down)\.", r"layers.\1.mlp.\2_proj."),
+    )
+
+    def evidence(self, seen: Seen) -> list[str]:
+        return ["GGUF"] * 4 if any(file.suffix == ".gguf" for file in seen.files) else []
+
+
+def gguf_config(file: GGUFFile) -> dict[str, Any]:
+    """config.json's words for the header of a draft in GGUF.
+
+    Raises:
+        InputError: if the file is of another architecture or lacks a number.
+    """
+    family = file.value("general.architecture")
+    if family != "eagle3":
+        raise InputError(f"Expected an EAGLE-3 draft in {file.path}, found a GGUF of architecture {family!r}.")
+    found = {name: file.value(f"{family}.{key}") for name, key in _KEYS.items() if file.has(f"{family}.{key}")}
+    return (
+        {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]} | found | {"rope_parameters": _rope(file)}
+    )
+
+
+_KEYS = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "rope.dimension_count",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "max_position_embeddings": "context_length",
+    "vocab_size": "vocab_size",
+    TOP_LEVEL: "target_layers",
+    "target_hidden_size": "target_hidden_size",
+    "norm_before_residual": "norm_before_residual",
+    "norm_before_fc": "norm_before_fc",
+}
+
+
+def _rope(file: GGUFFile) -> dict[str, Any]:
+    """Rope in transformers' words. Factors of the llama3 type lie in a tensor, one a frequency.
+
+    theta_i = position / (factor_i · base^(2i/d)) is what `longrope` computes of equal short and long factors.
+    """
+    theta = file.value("eagle3.rope.freq_base") if file.has("eagle3.rope.freq_base") else 10000.0
+    if "rope_freqs.weight" in file.shapes:
+        factors = file.read("rope_freqs.weight").tolist()
+        return {
+            "rope_type": "longrope", "rope_theta": theta, "short_factor": factors, "long_factor": factors,
+            "factor": 1.0, "attention_factor": 1.0,
+            "original_max_position_embeddings": file.value("eagle3.context_length"),
+        }  # fmt: skip
+    kind = file.value("eagle3.rope.scaling.type") if file.has("eagle3.rope.scaling.type") else "none"
+    if kind == "none":
+        return {"rope_type": "default", "rope_theta": theta}
+    scaling = {"rope_type": kind, "rope_theta": theta, "factor": file.value("eagle3.rope.scaling.factor")}
+    original = "eagle3.rope.scaling.original_context_length"
+    return scaling | ({"original_max_position_embeddings": file.value(original)} if file.has(original) else {})
 
 
 class LlamaCpp(Engine):
@@ -64,6 +145,39 @@ class LlamaCpp(Engine):
     def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         return boundaries
 
+    def rules(self, draft: Header) -> Rules:
+        """conversion/llama.py and src/models/eagle3.cpp."""
+        drops = [(r"t2d", "the converter leaves it out")]
+        if not draft.raw_config.get("norm_before_fc"):
+            drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true at the top level"))
+        return Rules(
+            {
+                "norm_output": (False, "the state fed back is always the un-normed one"),
+                "sliding_window": (None, "the draft's attention has no window"),
+            },
+            drops,
+            (
+                (r"embed_tokens\.weight", "the target's embedding"),
+                (r"lm_head\.weight", "the target's head"),
+                (r"d2t", "the draft's ids taken as the target's"),
+            ),
+        )
+
+    def stops(self, draft: Header) -> list[str]:
+        said = []
+        if n_layers(draft) > 1:
+            said.append("it takes one draft layer")
+        if is_latent(draft):
+            said.append("it has no latent attention in drafts")
+        if n_slots(draft) not in (None, 3):
+            said.append(f"it takes three states, and fc takes {n_slots(draft)}")
+        odd = [n for n in draft.tensors if re.search(r"[qk]_norm\.|\.bias$|^fc_norm\.", n)]
+        if odd:
+            said.append(f"its converter has no name for {odd[0]}" + (f" and {len(odd) - 1} more" if odd[1:] else ""))
+        if draft.config.get("draft_vocab_size") is None and "fc.weight" in draft.tensors:
+            said.append("without draft_vocab_size its converter takes the draft for a plain Llama")
+        return said
+
     def note(self, target: TargetShape, version: str | None = None) -> str:
         return (
             f"{self.as_of(version)}: id k is B(k) and the list's order is kept. "
@@ -71,4 +185,5 @@ class LlamaCpp(Engine):
         )
 
 
+FORM = Gguf()
 ENGINE = LlamaCpp()

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from eagle3lib.ecosystems._base import Engine, TargetShape, release
 from eagle3lib.ecosystems._config_ids import NESTED, LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
 from eagle3lib.errors import InputError
 
 OLDEST = (0, 5, 12)  # the oldest release whose rules were compared
@@ -68,6 +70,44 @@ _MODELS = {
     "MiniMaxM3SparseForCausalLM": _MINIMAX_M3,
     "MiniMaxM3SparseForConditionalGeneration": _MINIMAX_M3_VL,
 }
+
+
+class LegacyNames(Form):
+    """Names that srt/models/llama_eagle3.py still takes (`legacy_name_map`): the three norms before fc."""
+
+    name = "sglang"
+    label = "SGLang with its old aux norm names"
+    renames = (
+        (r"^aux_norm_low\.", "fc_norm.0."),
+        (r"^aux_norm_mid\.", "fc_norm.1."),
+        (r"^aux_norm_high\.", "fc_norm.2."),
+    )
+
+    def evidence(self, seen: Seen) -> list[str]:
+        return ["aux_norm_low, _mid and _high"] * 4 if seen.begins("aux_norm_") else []
+
+
+_IGNORES = {
+    "norm_before_residual": (False, "the residual is always the un-normed state"),
+    "attention_bias": (False, "the draft's q, k and v are built without bias"),
+    "sliding_window": (None, "only --speculative-draft-window-size sets a window"),
+    "use_aux_hidden_state": (True, "fc is always built"),
+}
+_DROPS = (
+    (r"layers\.\d+\.self_attn\.[qk]_norm\.weight", "its draft layer has no norm of query and key heads"),
+    (r"layers\.\d+\.self_attn\.[qkvo]_proj\.bias", "its draft attention has no biases"),
+    (r"t2d", "d2t alone maps ids"),
+)
+_DROPS_STORED = (
+    (r"layers\.[1-9]\d*\.input_layernorm\.", "its later layers use hidden_norm, which stays 1 under this name"),
+    (r"midlayer\.\d+\.", "midlayer is read as layers.0, which makes this a name it does not have"),
+)
+_REPLACES = (
+    (r"embed_tokens\.weight", "the target's embedding"),
+    (r"d2t", "the draft's ids taken as the target's"),
+    (r".*norm.*\.weight", "ones"),
+    (r".*", "memory as it was found, random"),
+)
 
 
 class SGLang(Engine):
@@ -136,6 +176,35 @@ class SGLang(Engine):
         )
         return f"{self.as_of(version)}: one is added to ids {rule} (models/{model.file}{known}){old}.{embedding}"
 
+    def rules(self, draft: Header) -> Rules:
+        """models/llama_eagle3.py, models/kimi_k25_eagle3.py for latent attention, and models/llama.py `set_embed`."""
+        ignores = dict(_IGNORES) | ({"norm_before_fc": (False, "its class for latent attention has no such norm")}
+                                    if is_latent(draft) else {})  # fmt: skip
+        drops = list(_DROPS)
+        if draft.config.get("target_hidden_size") in (None, draft.config.get("hidden_size")):
+            drops.append((r"embed_tokens\.weight", "the target's embedding is put in its place, trained or not"))
+        if draft.config.get("tie_word_embeddings"):
+            drops.append((r"lm_head\.weight", "tie_word_embeddings makes the embedding the head"))
+        if not draft.config.get("bias"):
+            drops.append((r"fc\.bias", "fc has a bias only where config.json says bias: true"))
+        if not draft.config.get("fc_norm") and not draft.config.get("use_aux_norm"):
+            drops.append((r"fc_norm\.\d+\.weight", "config.json does not say fc_norm: true"))
+        if not draft.config.get("norm_before_fc"):
+            drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true"))
+        head = "the target's head" if draft.config.get("draft_vocab_size") is None else "memory as it was found, random"
+        return Rules(ignores, drops, ((r"lm_head\.weight", head), *_REPLACES), drops_stored=_DROPS_STORED)
+
+    def stops(self, draft: Header) -> list[str]:
+        nested = "transformer_layer_config" in draft.raw_config
+        said = ["it has no code for speculators' nested config.json; flatten it first"] if nested else []
+        listed = (draft.raw_config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+        asked = draft.config.get("num_aux_hidden_states") or len(listed or ()) or 3
+        if (slots := n_slots(draft)) not in (None, asked):
+            said.append(f"it builds fc for {asked} states and the file's takes {slots}; list the ids in eagle_config")
+        if is_latent(draft) and n_layers(draft) > 1:
+            said.append("its class for latent attention takes one layer")
+        return said
+
     def _model(self, target: TargetShape) -> _Model:
         return _MODELS.get(target.architecture or "", _LLAMA)
 
@@ -152,4 +221,5 @@ def _added(model: _Model, ids: tuple[int, ...], n_layers: int, at: tuple[int, ..
     return int(max(ids) != n_layers)
 
 
+FORM = LegacyNames()
 ENGINE = SGLang()

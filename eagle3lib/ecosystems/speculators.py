@@ -11,7 +11,30 @@ from typing import Any, Literal
 
 from eagle3lib.ecosystems._base import TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.errors import InputError
+
+
+class SpeculatorsForm(Form):
+    """Nested config.json, names without prefix; converted copies lift the layer's numbers and keep the rest."""
+
+    name = "speculators"
+    label = "speculators"
+    ids_mean = "boundaries"
+
+    def evidence(self, seen: Seen) -> list[str]:
+        nested = "transformer_layer_config" in seen.config
+        found = ["transformer_layer_config"] * nested + ["speculators_model_type"] * (
+            "speculators_model_type" in seen.config
+        )
+        return [*found, "layers.0."] if found and seen.begins("layers.0.") else found
+
+    def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
+        """The layer's numbers lie in `transformer_layer_config`, the pass's flags beside it."""
+        layer = config.get("transformer_layer_config")
+        if not isinstance(layer, dict):
+            return None
+        return {**layer, **{key: value for key, value in config.items() if key != "transformer_layer_config"}}
 
 
 class Speculators(Trainer):
@@ -23,13 +46,6 @@ class Speculators(Trainer):
         """The top level only; absent and null stand for the default, [] is refused later."""
         found = read_at(config, TOP_LEVEL)
         return LayerIds(found.ids, found.spelling, unread(config, TOP_LEVEL))
-
-    def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
-        """The layer's numbers lie in `transformer_layer_config`, the pass's flags beside it."""
-        layer = config.get("transformer_layer_config")
-        if "speculators_model_type" not in config or not isinstance(layer, dict):
-            return None
-        return {**layer, **{key: value for key, value in config.items() if key != "transformer_layer_config"}}
 
     def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         """Ascending even where the list is not: training reads states in the order vLLM dumped them."""
@@ -60,4 +76,5 @@ class Speculators(Trainer):
         return tuple(sorted({i + 1 for i in listed}))
 
 
+FORM = SpeculatorsForm()
 TRAINER = Speculators()

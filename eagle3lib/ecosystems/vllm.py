@@ -13,6 +13,8 @@ from typing import Any
 
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, first_listed
+from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_slots
 from eagle3lib.errors import InputError
 
 #: models/deepseek_v2.py captures before each block and adds a residual that is None before block 0.
@@ -24,6 +26,54 @@ _NO_EMBEDDING = {
     "KimiK25ForConditionalGeneration",
     "MistralLarge3ForCausalLM",
 }
+
+
+#: models/registry.py, the names that stand for an EAGLE-3 draft.
+_ARCHITECTURES = {
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3MiniMaxM2ForCausalLM",
+    "Eagle3Qwen3ForCausalLM",
+    "Eagle3DeepseekV2ForCausalLM",
+    "Eagle3DeepseekV3ForCausalLM",
+}
+
+
+_DROPS_STORED = (
+    (r"layers\.[1-9]\d*\.hidden_norm\.", "its later layers use input_layernorm, which stays 1 under this name"),
+    (r"midlayer\.\d+\.", "midlayer is read as layers.0, which makes this a name it does not have"),
+)
+_REPLACES = (
+    (r"embed_tokens\.weight", "the target's embedding"),
+    (r"lm_head\.weight", "the target's head, where the vocabularies are equal"),
+    (r"d2t", "zeros: the draft's ids taken as the target's"),
+    (r".*norm.*\.weight", "ones"),
+    (r".*", "memory as it was found, random"),
+)
+
+
+class Converted(Form):
+    """Flat config.json as conversion scripts for vLLM write it: `layers.0.`, ids at the top level."""
+
+    name = "vllm"
+    label = "vLLM-converted flat"
+
+    def evidence(self, seen: Seen) -> list[str]:
+        if not seen.begins("layers.0.") or "transformer_layer_config" in seen.config:
+            return []
+        found = ["layers.0."]
+        if TOP_LEVEL in seen.config:
+            found.append("ids at the top level")
+        if set(seen.config.get("architectures") or []) & _ARCHITECTURES:
+            found.append("an architecture of vLLM's registry")
+        return found
+
+    def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
+        """The wrapper of `model_type` "eagle": the draft's own config lies in `model`."""
+        inner = config.get("model")
+        if config.get("model_type") != "eagle" or not isinstance(inner, dict):
+            return None
+        return {**inner, **{key: value for key, value in config.items() if key not in ("model", "model_type")}}
 
 
 class VLLM(Engine):
@@ -63,10 +113,42 @@ class VLLM(Engine):
         reads = ", then ".join(self.paths)
         return f"{self.as_of(version)}: id k is B(k), sorted; model runner {self.runner} reads {reads}."
 
+    def rules(self, draft: Header) -> Rules:
+        """models/llama_eagle3.py, qwen3_eagle3.py and deepseek_eagle3.py."""
+        latent, qwen = is_latent(draft), draft.config.get("model_type") == "qwen3"
+        ignores = {"norm_before_fc": (False, "deepseek_eagle3.py has no such norm")} if latent else {}
+        drops = [(r"t2d", "d2t alone maps ids"), (r"fc\.bias", "its fc has no bias")]
+        if not qwen and not latent:
+            drops.append((r"layers\.\d+\.self_attn\.[qk]_norm\.weight", "only its class for model_type qwen3 has them"))
+        if not draft.config.get("attention_bias"):
+            drops.append(
+                (r"layers\.\d+\.self_attn\.[qkvo]_proj\.bias", "config.json does not say attention_bias: true")
+            )
+        if not draft.config.get("fc_norm"):
+            drops.append((r"fc_norm\.\d+\.weight", "config.json does not say fc_norm: true"))
+        if not draft.config.get("norm_before_fc"):
+            drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true"))
+        own_form = "speculators_model_type" in draft.raw_config
+        assumes = {"norm_before_residual": (True, "the default for speculators' form, where the trainer's is false")}
+        return Rules(ignores, drops, _REPLACES, assumes if own_form else {}, _DROPS_STORED)
+
+    def stops(self, draft: Header) -> list[str]:
+        """The llama class takes fc's width from `num_aux_hidden_states` or `eagle_config`; the qwen3 class
+        looks at the top level too."""
+        config, listed = draft.config, (draft.raw_config.get("eagle_config") or {}).get(NESTED.split(".")[1])
+        if config.get("model_type") == "qwen3":
+            listed = draft.config.get(TOP_LEVEL) or listed
+        asked = config.get("num_aux_hidden_states") or len(listed or ()) or 3
+        slots = n_slots(draft)
+        if slots not in (None, asked):
+            return [f"it builds fc for {asked} states and the file's takes {slots}; add num_aux_hidden_states: {slots}"]
+        return []
+
     def settings(self, ids: tuple[int, ...]) -> dict[str, Any]:
         """The width of fc is taken from `eagle_config` or is three states, never from the top-level list."""
         return super().settings(ids) | ({} if len(ids) == 3 else {"num_aux_hidden_states": len(ids)})
 
 
-ENGINE = VLLM("vllm", "vLLM", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
-V1_RUNNER = VLLM("vllm_v1_runner", "vLLM with model runner V1", "V1", (TOP_LEVEL, NESTED))
+FORM = Converted()
+ENGINE = VLLM("vllm", "vLLM (V2 runner)", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
+V1_RUNNER = VLLM("vllm_v1_runner", "vLLM (V1 runner)", "V1", (TOP_LEVEL, NESTED))

@@ -1,0 +1,291 @@
+"""How fast and how small the manual pass is, as ratios within one run.
+
+    python benchmarks/forward.py                    the bundled draft, against speculators and bare matrix products
+    python benchmarks/forward.py --shape kimi       a draft of Kimi-K2.5's shape: opening it, and a pass
+
+Times are medians of interleaved repeats after a warm-up. Memory is each pass's peak over what its own process
+held before (Linux only), after a short pass that touches every weight.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from shapes import SHAPES, write_draft
+
+from eagle3lib import forward
+from eagle3lib.boundaries import Wiring
+from eagle3lib.checkpoint import Draft, load_draft
+from eagle3lib.dialects import read_checkpoint
+from eagle3lib.ledger import flag_ledger, tensor_ledger
+from eagle3lib.rollout import chain_states
+from eagle3lib.sample import Sample
+
+HERE = Path(__file__).parent
+BUNDLED = HERE.parent / "data" / "smollm2" / "draft"
+SLOTS = (0, 1, 2)
+MIB = 2**20
+
+
+def random_sample(draft: Draft, tokens: int) -> Sample:
+    """So many pairs of random tokens and states."""
+    source = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, draft.config.vocab_size, (tokens + 1,), generator=source)
+    width = draft.config.target_hidden_size
+    states = {b: torch.randn(tokens + 1, width, generator=source).to(draft.dtype) for b in SLOTS}
+    return Sample("random", ids, torch.ones(tokens + 1, dtype=torch.bool), states)
+
+
+def manual(draft: Draft, sample: Sample, steps: int) -> list[torch.Tensor]:
+    """Every pair's choice at every step, by the manual pass."""
+    with torch.inference_mode():
+        return [forward.greedy(draft, u) for u in chain_states(draft, sample, Wiring(SLOTS), steps)]
+
+
+def library(draft: Draft) -> Callable[[Sample, int], list[torch.Tensor]]:
+    """The same by speculators' own forward without loss, eager attention, in our draft's dtype."""
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+    from transformers import LlamaConfig
+
+    c = draft.config
+    layer = LlamaConfig(
+        hidden_size=c.hidden_size,
+        intermediate_size=c.intermediate_size,
+        num_attention_heads=c.n_heads,
+        num_key_value_heads=c.n_kv_heads,
+        head_dim=c.head_dim,
+        vocab_size=c.vocab_size,
+        num_hidden_layers=1,
+        rms_norm_eps=c.norm_eps,
+        max_position_embeddings=c.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": c.rope.theta},
+    )
+    layer._attn_implementation = "eager"
+    config = Eagle3SpeculatorConfig(
+        transformer_layer_config=layer,
+        draft_vocab_size=c.draft_vocab_size,
+        eagle_aux_hidden_state_layer_ids=list(SLOTS),
+        norm_before_residual=c.norm_before_residual,
+        norm_before_fc=c.input_norm == "concat",
+        fc_norm=c.input_norm == "slots",
+        norm_output=c.norm_output,
+    )
+    model = Eagle3DraftModel(config).to(draft.dtype).eval()
+    w, first = draft.weights, draft.weights.layers[0]
+    weights = {
+        "embed_tokens": draft.embedding, "fc": w.fc, "norm": w.norm, "lm_head": w.head,
+        "layers.0.input_layernorm": first.embed_norm, "layers.0.hidden_norm": first.hidden_norm,
+        "layers.0.post_attention_layernorm": first.mlp_norm,
+        "layers.0.self_attn.q_proj": first.attention.q.weight, "layers.0.self_attn.k_proj": first.attention.k.weight,
+        "layers.0.self_attn.v_proj": first.attention.v.weight, "layers.0.self_attn.o_proj": first.o.weight,
+        "layers.0.mlp.gate_proj": first.gate.weight, "layers.0.mlp.up_proj": first.up.weight,
+        "layers.0.mlp.down_proj": first.down.weight,
+        **({"input_norm": w.input_norms[0]} if c.input_norm == "concat" else {}),
+        **({f"fc_norm.{i}": norm for i, norm in enumerate(w.input_norms)} if c.input_norm == "slots" else {}),
+    }  # fmt: skip
+    with torch.no_grad():
+        for name, value in weights.items():
+            model.get_submodule(name).weight.copy_(value)
+
+    def run(sample: Sample, steps: int) -> list[torch.Tensor]:
+        n = sample.n_pairs
+        states = torch.cat([sample.states[b][:n] for b in SLOTS], dim=-1)[None].to(draft.dtype)
+        ids, documents = sample.token_ids[None, 1 : n + 1], torch.zeros(1, n, dtype=torch.long)
+        with torch.inference_mode():
+            chosen = model(states, ids, documents, ttt_steps=steps)
+        return [draft.target_ids[c[0, : n - k]] for k, c in enumerate(chosen)]
+
+    return run
+
+
+def products(draft: Draft, sample: Sample, steps: int) -> None:
+    """The pass's products of states and weights alone, by `torch.mm`: no attention, norm or copy."""
+    w, first = draft.weights, draft.weights.layers[0]
+    a = first.attention
+    weights = [a.q.weight, a.k.weight, a.v.weight, first.o.weight, first.gate.weight, first.up.weight]
+    weights += [first.down.weight, w.head]
+    inputs = {m.shape[1]: torch.ones(sample.n_pairs, m.shape[1], dtype=draft.dtype) for m in [w.fc, *weights]}
+    with torch.inference_mode():
+        torch.mm(inputs[w.fc.shape[1]], w.fc.T)
+        for k in range(steps):
+            for m in weights:
+                torch.mm(inputs[m.shape[1]][: sample.n_pairs - k], m.T)
+
+
+def runners(folder: Path, dtype: torch.dtype, tokens: int, steps: int) -> dict[str, Callable[[int], object]]:
+    """What is timed, by name; each takes a number of pairs."""
+    draft = load_draft(folder, device="cpu", dtype=dtype)
+    samples = {n: random_sample(draft, n) for n in (tokens, min(tokens, 16))}
+    theirs = library(draft)
+    return {
+        "manual": lambda n: manual(draft, samples[n], steps),
+        "speculators": lambda n: theirs(samples[n], steps),
+        "products": lambda n: products(draft, samples[n], steps),
+    }
+
+
+def seconds(todo: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each, interleaved."""
+    times: dict[str, list[float]] = {name: [] for name in todo}
+    for repeat in range(repeats + 1):
+        for name, action in todo.items():
+            began = time.perf_counter()
+            action()
+            if repeat:  # the first is the warm-up
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def resident(field: str) -> float:
+    """A line of /proc/self/status in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def over_baseline(action: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and peak MiB of memory over what the process holds now."""
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before, began = resident("VmRSS"), time.perf_counter()
+    action()
+    return time.perf_counter() - began, resident("VmHWM") - before
+
+
+def measure_pass(name: str, folder: Path, dtype: torch.dtype, tokens: int, steps: int, threads: int) -> float:
+    """Peak MiB of one pass, in a process of its own."""
+    torch.set_num_threads(threads)
+    run = runners(folder, dtype, tokens, steps)[name]
+    run(min(tokens, 16))
+    return over_baseline(lambda: run(tokens))[1]
+
+
+def measure_opening(folder: Path) -> tuple[float, float]:
+    """Seconds and MiB of reading the header and making its ledger, imports done."""
+
+    def ledger() -> None:
+        checkpoint = read_checkpoint(folder)
+        table = Table("tensor", "status")
+        for entry in tensor_ledger(checkpoint):
+            table.add_row(entry.name, entry.status)
+        for flag in flag_ledger(checkpoint):
+            table.add_row(flag.path, flag.status)
+        Console(file=open(os.devnull, "w")).print(table)  # noqa: SIM115
+
+    return over_baseline(ledger)
+
+
+def measure_large(folder: Path, tokens: int, steps: int, threads: int) -> dict[str, float]:
+    """Seconds and peak MiB of a pass over mapped bfloat16 weights, the weights' own pages counted apart."""
+    torch.set_num_threads(threads)
+    draft = load_draft(folder, device="cpu", dtype=torch.bfloat16)
+    manual(draft, random_sample(draft, 16), 2)
+    sample = random_sample(draft, tokens)
+    mapped = resident("RssFile")
+    taken, peak = over_baseline(lambda: manual(draft, sample, steps))
+    table = draft.embedding.numel() * draft.embedding.element_size() / MIB
+    block = tokens * draft.config.draft_vocab_size * 4 / MIB
+    return {"seconds": taken, "peak": peak, "mapped": mapped, "embedding": table, "logits": block}
+
+
+def alone(function: Callable, *args: object) -> object:
+    """The function's result, from a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, args)
+
+
+def native_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices itself."""
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+
+
+def compare(folder: Path, tokens: int, steps: int, threads: int, repeats: int, console: Console) -> None:
+    """The table of the bundled draft's shape."""
+    torch.set_num_threads(threads)
+    todo, choices = {}, {}
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if not native_bfloat16():
+        del dtypes["bfloat16"]
+    for label, dtype in dtypes.items():
+        for name, run in runners(folder, dtype, tokens, steps).items():
+            todo[f"{name}, {label}"] = lambda run=run: run(tokens)
+            if name != "products":
+                choices[f"{name}, {label}"] = torch.cat([ids for ids in run(tokens)])
+    times, base = seconds(todo, repeats), "speculators, float32"
+    peaks = {}
+    if sys.platform == "linux":
+        passes = [(name, label) for label in dtypes for name in ("manual", "speculators")]
+        peaks = {
+            f"{n}, {label}": alone(measure_pass, n, folder, dtypes[label], tokens, steps, threads)
+            for n, label in passes
+        }
+    table = Table("", "seconds", "× faster than speculators", "× its products", "peak MiB", "same choices")
+    for name, taken in times.items():
+        own = times[f"products, {name.split(', ')[1]}"]
+        same = f"{float((choices[name] == choices[base]).float().mean()):.2%}" if name in choices else ""
+        peak = f"{peaks[name]:.0f}" if name in peaks else ""
+        table.add_row(name, f"{taken:.2f}", f"{times[base] / taken:.2f}", f"{taken / own:.2f}", peak, same)
+    console.print(f"{steps} steps over {tokens} tokens, {threads} threads, median of {repeats}")
+    console.print(table)
+    goals = [
+        ("float32 against speculators", times[base] / times["manual, float32"], "≥ 3.3"),
+        ("float32 against its products", times["manual, float32"] / times["products, float32"], "≤ 1.45"),
+    ]
+    if "bfloat16" in dtypes:
+        goals.append(("bfloat16 against speculators' float32", times[base] / times["manual, bfloat16"], "≥ 6.5"))
+    if peaks:
+        goals.append(("peak memory against speculators'", peaks["manual, float32"] / peaks[base], "≤ 0.5"))
+    aims = Table("ratio", "found", "aim")
+    for name, value, aim in goals:
+        aims.add_row(name, f"{value:.2f}", aim)
+    console.print(aims)
+
+
+def large(folder: Path, tokens: int, steps: int, threads: int, console: Console) -> None:
+    """The table of a large draft."""
+    alone(measure_opening, folder)  # warms the disk cache
+    taken, opened = alone(measure_opening, folder)
+    found = alone(measure_large, folder, tokens, steps, threads)
+    table = Table("", "found", "aim")
+    table.add_row("header and ledger, seconds", f"{taken:.2f}", "< 3")
+    table.add_row("header and ledger, MiB over the imports", f"{opened:.0f}", "< 100")
+    table.add_row(f"{steps} steps over {tokens} tokens, seconds", f"{found['seconds']:.1f}", "")
+    table.add_row(
+        "peak MiB over the mapped weights",
+        f"{found['peak']:.0f}",
+        f"without the embedding table's {found['embedding']:.0f} or a logits block of {found['logits']:.0f}",
+    )
+    table.add_row("weights mapped, MiB", f"{found['mapped']:.0f}", "")
+    console.print(table)
+
+
+def main(
+    shape: Annotated[str, typer.Option(help=f"One of {', '.join(SHAPES)}.")] = "bundled",
+    tokens: Annotated[int | None, typer.Option(help="1024, or 256 for kimi.")] = None,
+    steps: int = 7,
+    threads: int = 2,
+    repeats: int = 3,
+    work: Annotated[Path, typer.Option(help="Where random weights are written; kimi's are 4.4 GB.")] = HERE / "work",
+) -> None:
+    """Print the tables of one shape."""
+    console = Console()
+    if shape == "kimi":
+        large(write_draft(SHAPES[shape], work / shape), tokens or 256, steps, threads, console)
+        return
+    real = shape == "bundled" and BUNDLED.is_dir()
+    folder = BUNDLED if real else write_draft(SHAPES[shape], work / shape)
+    console.print("the bundled draft" if real else f"random weights of the shape {shape}")
+    compare(folder, tokens or 1024, steps, threads, repeats, console)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,32 @@
+"""The official EAGLE repository: `midlayer.`, `pytorch_model.bin` or safetensors, a Llama's config.json.
+
+Sources, in SafeAILab/EAGLE: eagle/model/cnets.py (names; d2t holds offsets), eagle/model/ea_model.py
+(`pytorch_model.bin` is tried before `model.safetensors`), eagle/traineagle3/main.py (the embedding is left
+out on saving). The three states are fixed in eagle/model/modeling_llama_kv.py: no ids are written.
+"""
+
+from __future__ import annotations
+
+from eagle3lib.ecosystems._form import Form, Seen
+
+
+class Eagle(Form):
+    name = "eagle"
+    label = "official EAGLE"
+    ids_mean = "default"
+    renames = ((r"^midlayer\.(?!\d)", "layers.0."),)
+
+    def evidence(self, seen: Seen) -> list[str]:
+        if not seen.begins("midlayer."):
+            return []
+        found = ["midlayer."]
+        if seen.config.get("architectures") == ["LlamaForCausalLM"]:
+            found.append("the architecture is a plain Llama's")
+        if any(file.suffix == ".bin" for file in seen.files):
+            found.append("pytorch_model.bin")
+        if "eagle_config" not in seen.config:
+            found.append("no eagle_config")
+        return found
+
+
+FORM = Eagle()

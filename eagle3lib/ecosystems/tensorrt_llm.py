@@ -1,0 +1,92 @@
+"""TensorRT-LLM: id i is the output of block i, so B(i+1), ascending; ids are an argument of the engine.
+
+Sources, in NVIDIA/TensorRT-LLM: tensorrt_llm/_torch/speculative/eagle3.py (captures), models/
+modeling_speculative.py (names: `midlayer.`, fused `qkv_proj` and `gate_up_proj`; `fc_norm` before `norm_before_fc`;
+the residual is always un-normed), llmapi/llm_args.py (`eagle3_layers_to_capture`). Whether the list in the
+draft's own config.json is read was not verified; it is taken as not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eagle3lib.ecosystems._base import Engine, TargetShape
+from eagle3lib.ecosystems._config_ids import LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._reading import Header, Rules
+from eagle3lib.errors import InputError
+
+ARGUMENT = "eagle3_layers_to_capture"
+
+
+class TensorRT(Form):
+    name = "tensorrt_llm"
+    label = "TensorRT-LLM names"
+
+    def evidence(self, seen: Seen) -> list[str]:
+        fused = [name for name in seen.names if ".qkv_proj." in name or ".gate_up_proj." in name]
+        found = ["fused qkv_proj or gate_up_proj"] * bool(fused)
+        if seen.begins("midlayer.") and seen.prefix == "model.":
+            found += ["model.midlayer.", "lm_head beside model."]
+        architectures = seen.config.get("architectures") or []
+        if set(architectures) & {"EAGLE3LlamaForCausalLM", "Eagle3DeepSeekV3ForCausalLM"}:
+            found += ["TensorRT-LLM's architecture name"]
+        return found
+
+
+class TensorRTEngine(Engine):
+    name = "tensorrt_llm"
+    label = "TensorRT-LLM"
+    verified = "as in several commits of 2025 and 2026"
+    key = ARGUMENT
+
+    def as_of(self, version: str | None) -> str:
+        return f"{self.label} {self.verified}" + (f", not read in {version}" if version else "")
+
+    def read_ids(self, config: dict[str, Any]) -> LayerIds:
+        """The engine's argument, where a config is written in its words; a list of the draft's is not read."""
+        found = read_at(config, ARGUMENT)
+        return LayerIds(found.ids or None, found.spelling, unread(config, ARGUMENT))
+
+    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        n = target.n_layers
+        captured = default_trio(n) if ids.ids is None else tuple(sorted({i + 1 for i in ids.ids}))
+        if problem := self.problem(captured, target, version):
+            raise InputError(f"Cannot serve the ids {list(ids.ids or ())} ({ids.spelling}): {problem}")
+        return captured
+
+    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
+        n = target.n_layers
+        for b in boundaries:
+            if not isinstance(b, int) or not 1 <= b <= n:
+                return f"{self.label} captures outputs of blocks, B(1) to B({n}), and B({b}) is none of them."
+        if any(low >= high for low, high in zip(boundaries, boundaries[1:], strict=False)):
+            return f"{self.label} sorts the ids, so it feeds fc from low to high and once each."
+        return None
+
+    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        return tuple(b - 1 for b in boundaries)
+
+    def rules(self, draft: Header) -> Rules:
+        """models/modeling_speculative.py."""
+        drops = [
+            (r"t2d", "d2t alone maps ids"),
+            (r"layers\.\d+\.self_attn\.[qk]_norm\.weight", "its draft layer has no norm of query and key heads"),
+        ]
+        if draft.config.get("target_hidden_size") in (None, draft.config.get("hidden_size")):
+            drops.append((r"embed_tokens\.weight", "the target's embedding is used where the sizes are equal"))
+        if not draft.config.get("bias"):
+            drops.append((r"fc\.bias", "fc has a bias only where config.json says bias: true"))
+        return Rules(
+            {"norm_before_residual": (False, "the residual is always the un-normed state")},
+            drops,
+            ((r"embed_tokens\.weight", "the target's embedding"), (r"lm_head\.weight", "the target's head")),
+        )
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        return f"{self.as_of(version)}: id i is B(i+1), given as {ARGUMENT}; the draft's list is taken as not read."
+
+
+FORM = TensorRT()
+ENGINE = TensorRTEngine()
