@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from eagle3lib.check import check
-from eagle3lib.run import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-app.command()(run)
-app.command()(check)
 
 
 @app.callback()
 def commands() -> None:
     """The EAGLE-3 draft investigation workbook."""
+
+
+if sys.argv[1:2] != ["check"]:  # whose answer would come seconds later behind Jupyter's imports
+    from eagle3lib.run import run
+
+    app.command()(run)
+app.command()(check)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from eagle3lib.check_screen import show
 from eagle3lib.checks.checkpoint import check_embedding, check_finite, check_head, check_map
 from eagle3lib.checks.engine import check_engine, trained_slots
 from eagle3lib.checks.header import check_header
+from eagle3lib.checks.target import check_padding
 from eagle3lib.dialects import Checkpoint, read_checkpoint
 from eagle3lib.ecosystems import Engine, TargetShape
 from eagle3lib.errors import InputError
@@ -148,6 +149,8 @@ def examine(
         server_args=parse_server_args(server_args),
     )
     found.findings += check_header(checkpoint, found.tensors, found.flags)
+    if opened and (padding := check_padding(opened)):
+        found.findings.append(padding)
     _read_map(found)
     if shape:
         found.ids = [_id_row(e, checkpoint, shape, version if e is serving else None) for e in _engines(serving)]

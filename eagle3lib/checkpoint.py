@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -13,31 +12,13 @@ from torch import Tensor
 from eagle3lib.config import DraftConfig
 from eagle3lib.device import resolve_device
 from eagle3lib.dialects import read_checkpoint
-from eagle3lib.draft_weights import DraftWeights, expected_shapes, gather, optional_shapes, substitutable_shapes
+from eagle3lib.draft_weights import DraftWeights, gather
 from eagle3lib.errors import InputError
 from eagle3lib.infer import infer_config
+from eagle3lib.ledger import TensorEntry, tensor_ledger
 from eagle3lib.target import Target
 from eagle3lib.tensors import TensorInfo, read_tensor
 from eagle3lib.vocabulary import read_vocabulary
-
-#: Tensors that may be absent, and what stands in for them.
-SUBSTITUTES = {
-    "embed_tokens.weight": "the target's embedding",
-    "lm_head.weight": "the target's head, cut to the draft vocabulary",
-    "d2t": "the identity: draft id = target id",
-    "t2d": "derived from d2t",
-}
-
-
-@dataclass(frozen=True)
-class LedgerEntry:
-    """What became of one tensor: used by the pass, unused (and why), or missing (and what replaces it)."""
-
-    name: str
-    shape: tuple[int, ...] | None
-    dtype: str | None
-    status: Literal["used", "unused", "missing"]
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ class Draft:
     target_ids: Int[Tensor, " Vd"]
     draft_ids: Int[Tensor, " V"]
     tensors: dict[str, TensorInfo]
-    ledger: tuple[LedgerEntry, ...]
+    ledger: tuple[TensorEntry, ...]
     embedding: Float[Tensor, "V H"] | Target = field(repr=False)
 
     @property
@@ -125,7 +106,7 @@ def load_draft(
         target_ids.to(where),
         vocabulary.draft_ids().to(where),
         tensors,
-        _ledger(config, tensors),
+        tensor_ledger(checkpoint),
         embedding,
     )
 
@@ -134,19 +115,3 @@ def _from_target(path: Path, target: Target | None, name: str) -> Target:
     if target is None:
         raise InputError(f"{path} holds no {name}; name the target, whose own stands in for it.")
     return target
-
-
-def _ledger(config: DraftConfig, tensors: dict[str, TensorInfo]) -> tuple[LedgerEntry, ...]:
-    used = {**expected_shapes(config), **optional_shapes(config), **substitutable_shapes(config)}.keys() - {"t2d"}
-    entries = []
-    for name, info in tensors.items():
-        if name in used:
-            entries.append(LedgerEntry(name, info.shape, info.dtype, "used"))
-        elif name == "t2d":
-            entries.append(LedgerEntry(name, info.shape, info.dtype, "unused", "checked against d2t only"))
-        else:
-            entries.append(LedgerEntry(name, info.shape, info.dtype, "unused", "no part of an EAGLE-3 pass"))
-    for name, substitute in SUBSTITUTES.items():
-        if name not in tensors:
-            entries.append(LedgerEntry(name, None, None, "missing", substitute))
-    return tuple(sorted(entries, key=lambda entry: entry.name))

@@ -52,6 +52,12 @@ class _Folder:
         alike = [n for n in self.promised if n.endswith(ending) and not _OTHERS.search(n)]
         if len(alike) == 1:
             return alike[0]
+        packed = [n for n in self.promised for c in candidates if n.startswith(c.removesuffix("weight")) and n != c]
+        if packed:
+            raise InputError(
+                f"{candidates[0]} in {self.path} is packed ({packed[0]}), which this reader cannot turn into numbers;"
+                " give a copy of the target whose embedding and head are not quantised."
+            )
         near = [n for n in self.promised if n.rsplit(".", 2)[-2:] == ending.rsplit(".", 2)[-2:]]
         has = f"; it has {', '.join(sorted(near)[:4])}" if near else ""
         raise InputError(

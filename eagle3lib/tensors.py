@@ -6,6 +6,7 @@ code runs (`pickles`); GGUF is dequantised row by row (`gguf_file`).
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from eagle3lib import gguf_file, pickles
+from eagle3lib import gguf_file, pickles, plain_file
 from eagle3lib.errors import InputError
 from eagle3lib.folders import checkpoint_files, name_trouble
 
@@ -25,6 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 PICKLES = {".bin", ".pt", ".pth"}
+#: What a file system answers that maps no files.
+NO_MAP = {errno.ENODEV, errno.ENOMEM, errno.EINVAL}
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,33 @@ def open_safetensors(file: Path) -> Iterator:
     if not file.is_file():
         raise InputError(name_trouble(file) or f"Expected a safetensors file at {file}, found none; check the path.")
     try:
-        with safe_open(file, framework="pt") as handle:
+        if plain_file.wanted():
+            yield plain_file.PlainFile(file)
+            return
+        with _mapped(file) as handle:
             yield handle
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         raise InputError(f"{file} is not a whole safetensors file ({_plain(error, file)}); copy it again.") from error
 
 
-def _plain(error: SafetensorError, file: Path) -> str:
+@contextmanager
+def _mapped(file: Path) -> Iterator:
+    """The file mapped, or read where its file system maps none."""
+    try:
+        opened = safe_open(file, framework="pt")
+        handle = opened.__enter__()
+    except OSError as error:
+        if error.errno not in NO_MAP:
+            raise
+        yield plain_file.PlainFile(file)
+        return
+    try:
+        yield handle
+    finally:
+        opened.__exit__(None, None, None)
+
+
+def _plain(error: Exception, file: Path) -> str:
     """The library's message, and the one cause that people meet most often named."""
     with file.open("rb") as stream:
         head = stream.read(64)
@@ -151,6 +174,8 @@ def _read(info: TensorInfo, rows: Tensor | None) -> Tensor:
     if info.file.suffix == ".gguf":
         return gguf_file.open_gguf(info.file).read(info.name, rows)
     with open_safetensors(info.file) as handle:
+        if rows is not None and isinstance(handle, plain_file.PlainFile):
+            return handle.get_rows(info.name, rows)
         mapped = handle.get_tensor(info.name)  # not read before it is used
         return mapped if rows is None else mapped[rows]
 

@@ -142,7 +142,9 @@ GGUF_NAMES = {
 }
 
 
-def llama_cpp(folder: Path, tensors: Tensors, architecture: str = "eagle3") -> Path:
+def llama_cpp(
+    folder: Path, tensors: Tensors, architecture: str = "eagle3", factors: Tensor | None = None, scaling: float = 0.0
+) -> Path:
     """As conversion/llama.py writes it: q and k with the halves of a head interleaved, d2t absolute, no t2d."""
     folder.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(folder / "draft.gguf", architecture)
@@ -169,6 +171,11 @@ def llama_cpp(folder: Path, tensors: Tensors, architecture: str = "eagle3") -> P
                 data = data.reshape(heads, 2, toys.HEAD_DIM // 2, -1).swapaxes(1, 2).reshape(data.shape)
         writer.add_tensor(theirs, data.contiguous().numpy())
     d2t = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+    if factors is not None:  # llama3's, one a frequency
+        writer.add_tensor("rope_freqs.weight", factors.numpy())
+    if scaling:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(scaling)
     writer.add_tensor("d2t", d2t.numpy(), raw_dtype=gguf.GGMLQuantizationType.I64)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -183,3 +183,44 @@ def test_a_later_layer_s_norm_under_both_spellings(spelling, tensors, tmp_path):
     renamed = {n.replace("layers.1.input_layernorm", f"layers.1.{spelling}"): t for n, t in plain.items()}
     path = forms.put(tmp_path / "other", renamed, forms.flat_config(num_hidden_layers=2))
     assert torch.equal(predictions(path)[0], expected[0])
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": toys.ROPE_THETA, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+def llama3_factors() -> torch.Tensor:
+    """By how much each frequency is divided, as conversion/llama.py computes it for `rope_freqs.weight`."""
+    freqs = 1 / toys.ROPE_THETA ** (torch.arange(0, toys.HEAD_DIM, 2).float() / toys.HEAD_DIM)
+    found = []
+    for freq in freqs.tolist():
+        wavelength = 2 * torch.pi / freq
+        low, high = 64 / LLAMA3["low_freq_factor"], 64 / LLAMA3["high_freq_factor"]
+        smooth = (64 / wavelength - 1.0) / (4.0 - 1.0)
+        found.append(1.0 if wavelength < high else 8.0 if wavelength > low else 1 / ((1 - smooth) / 8.0 + smooth))
+    return torch.tensor(found)
+
+
+def test_llama_cpp_s_rope_factors_are_llama3_s(tensors, tmp_path):
+    """The converter keeps the factors and not the numbers they came from."""
+    plain = predictions(forms.put(tmp_path / "flat", tensors, forms.flat_config(rope_parameters=LLAMA3)))
+    found = predictions(forms.llama_cpp(tmp_path / "gguf", tensors, factors=llama3_factors()))
+    assert len(llama3_factors().unique()) > 2, "some frequencies are kept, some divided, some between"
+    assert torch.equal(found[0], plain[0])
+    assert_close(found[1], plain[1], rtol=1e-5, atol=1e-5)
+
+
+def test_llama_cpp_s_linear_scaling(tensors, tmp_path):
+    linear = {"rope_type": "linear", "rope_theta": toys.ROPE_THETA, "factor": 3.0}
+    plain = predictions(forms.put(tmp_path / "flat", tensors, forms.flat_config(rope_parameters=linear)))
+    found = predictions(forms.llama_cpp(tmp_path / "gguf", tensors, scaling=3.0))
+    assert_close(found[1], plain[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["llama_cpp", "vllm"])
+def test_a_norm_before_fc_survives_the_form(form, tmp_path):
+    tensors = toys.draft_tensors("concat")
+    plain = predictions(toys.write_draft(tmp_path / "plain", tensors, norm_before_fc=True))
+    assert torch.equal(predictions(forms.WRITERS[form](tmp_path / form, tensors))[0], plain[0])

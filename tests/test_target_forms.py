@@ -14,6 +14,8 @@ from complaints import complaint
 from safetensors.torch import save_file
 from test_target import TEXTS, TOKENS, write_gguf
 
+from eagle3lib.checks.target import check_padding
+from eagle3lib.findings import Severity
 from eagle3lib.gguf_file import open_gguf
 from eagle3lib.target import load_target
 
@@ -191,6 +193,25 @@ def test_rows_of_padding_are_no_tokens(tmp_path):
     assert torch.equal(found.score(states, ids).argmax, plain.score(states, ids).argmax)
     assert torch.equal(found.score(states, ids).logprob, plain.score(states, ids).logprob)
     complaint(lambda: found.embed(torch.tensor([toys.VOCABULARY])), "vocabulary of 96")
+
+
+def test_padding_is_said_and_twice_the_vocabulary_is_a_risk(tmp_path, target):
+    found = {}
+    for n in (20, toys.VOCABULARY):
+        more = torch.zeros(n, toys.HIDDEN)
+        padded = {name: torch.cat([PLAIN[name], more]) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+        found[n] = check_padding(load_target(write(tmp_path / str(n), PLAIN | padded)))
+    assert (found[20].severity, found[toys.VOCABULARY].severity) == (Severity.NOTE, Severity.RISK)
+    assert "20 padding rows" in found[20].title and "twice" in found[toys.VOCABULARY].title
+    assert check_padding(target) is None
+
+
+@pytest.mark.parametrize("ending", ["weight_packed", "qweight"])
+def test_a_packed_head_is_named(ending, tmp_path):
+    """Four-bit codes and the shapes they had: no plain weight beside them."""
+    tensors = {n: t for n, t in PLAIN.items() if n != "lm_head.weight"}
+    found = load_target(write(tmp_path, tensors | {"lm_head." + ending: torch.zeros(96, 4, dtype=torch.int32)}))
+    complaint(lambda: found.head_rows(IDS), "lm_head.weight", "is packed (lm_head." + ending)
 
 
 def quantised_rows(scale: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
