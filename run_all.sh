@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ./run_all.sh [options]   set up (first time) and run the notebooks; options: ./run_all.sh --help
 # ./run_all.sh test [...]  set up (first time) and run the tests; the rest goes to pytest
+# ./run_all.sh check DRAFT  set up (first time) and account for a draft's files
 # ./run_all.sh lab [...]   set up (first time) and open JupyterLab
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -16,7 +16,7 @@ them in a server, and how the file is laid out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -56,7 +56,7 @@ def record(draft: Draft, sample: Sample, wiring: Wiring, steps: int = 1) -> list
     """The pass's activations, one dictionary a step, in forward order: row i is pair i's.
 
     Raises:
-        InputError: as `fusion.slot_states` and `fusion.fuse`.
+        InputError: as `fusion.fuse`.
     """
     found: list[dict[str, Tensor]] = [{}]
 
@@ -135,6 +135,16 @@ def common_rows(sample: Sample, recorded: Activations) -> int:
             f" {own[:4].tolist()}; record from the second token on, as the draft is fed, and of the same sample."
         )
     return rows
+
+
+def recorded_sample(samples: Sequence[Sample], recorded: Activations) -> tuple[Sample, int]:
+    """The sample that a recording is of, and how many leading pairs of it were recorded.
+
+    Raises:
+        InputError: if the recording is of none of them, as `common_rows`.
+    """
+    firsts = [s for s in samples if torch.equal(s.token_ids[1:3], recorded.get(TOKEN_IDS, s.token_ids[:0])[:2].long())]
+    return max(((s, common_rows(s, recorded)) for s in firsts or samples[:1]), key=lambda found: found[1])
 
 
 def leading(activations: Activations, rows: int) -> dict[str, Tensor]:

@@ -225,3 +225,25 @@ def test_planted_last_state_fault_is_named(inv: Investigation) -> None:
     assert check_last_state(reconstruct(inv.target, samples, 30), greedy=True).code == "dump.last_state"
     wrong = reconstruct(inv.target, samples, 28)
     assert check_last_state(wrong, greedy=True).code == "dump.last_state_wrong"
+
+
+def test_planted_activation_fault_is_named(inv: Investigation, tmp_path: Path) -> None:
+    """A recording whose MLP lost its scale is named there; the pass's own recording agrees."""
+    from eagle3lib import taps
+    from eagle3lib.checks.served import check_activations
+
+    samples, wiring = inv.samples(TRAINED), Wiring(TRAINED)
+    sample = samples[3]
+    mine = taps.record(inv.draft, sample, wiring)[0]
+
+    def code(activations: dict) -> tuple[str, object]:
+        file = taps.save_activations(tmp_path / "recorded.safetensors", activations, sample.token_ids[1:])
+        recorded = taps.read_activations(file)
+        found, rows = taps.recorded_sample(samples, recorded)
+        assert found is sample
+        table = taps.compare(taps.leading(mine, rows), taps.leading(recorded, rows))
+        finding = check_activations(taps.first_mismatch(table), table.to_dict("records"))
+        return finding.code, finding.evidence.get("tap")
+
+    assert code(mine) == ("served.activations_agree", None)
+    assert code({**mine, "mlp": mine["mlp"] * 2}) == ("served.activation_differs", "mlp")

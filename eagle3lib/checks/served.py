@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.case import ServedSection
@@ -58,4 +58,31 @@ def check_forecast(
         " length, or the loop of the engine.",
         "Dump the server's own responses and replay those; compare K, temperature and template.",
         evidence,
+    )
+
+
+def check_activations(first: str | None, table: Sequence[Mapping[str, object]]) -> Finding:
+    """The first tap at which a server's recorded activations leave the pass's.
+
+    Args:
+        first: as `taps.first_mismatch` names it, None where all agree.
+        table: the rows of `taps.compare`.
+    """
+    rows = {str(row["tap"]): row for row in table}
+    if first is None:
+        return Finding(
+            "served.activations_agree",
+            OK,
+            f"All {len(rows)} recorded taps agree with the pass",
+            "The server computes the draft as the pass does, on the states that it was fed.",
+            evidence={"taps": list(rows)},
+        )
+    row = rows[first]
+    return Finding(
+        "served.activation_differs",
+        FAULT,
+        f"The server leaves the pass at {first}: norm ratio {row['norm_ratio']:.3f}, cosine {row['cosine']:.4f}",
+        "Everything before that tap agrees, so the fault lies in what makes it.",
+        "Compare what the engine does there: docs/recording_activations.md lists each tap and its module.",
+        {name: row[name] for name in ("tap", "norm_ratio", "max_abs", "cosine", "relative")},
     )
