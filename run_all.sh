@@ -40,7 +40,8 @@ install() {
 }
 
 active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}" python="$root/.venv/bin/python"
-stamp="$root/.venv/set-up-$command" wanted="$(cat "${lists[@]}" | cksum)"
+kind=run && [ "$command" = test ] && kind=test # what has to be installed: the same for all but the tests
+stamp="$root/.venv/set-up-$kind" wanted="$(cat "${lists[@]}" | cksum)"
 if [ -n "$active" ] && suffices "$active/bin/python"; then
   python="$active/bin/python"
 elif [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
