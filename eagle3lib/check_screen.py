@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from eagle3lib.boundaries import boundary_name
+from eagle3lib.examination import Examination
 from eagle3lib.findings import Severity
-
-if TYPE_CHECKING:
-    from eagle3lib.check import Examination
 
 COLOURS = {Severity.FAULT: "red", Severity.RISK: "yellow", Severity.NOTE: "dim", Severity.OK: "green"}
 

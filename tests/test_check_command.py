@@ -13,8 +13,8 @@ import toys
 from typer.testing import CliRunner
 
 from eagle3lib.__main__ import app
-from eagle3lib.check import parse_server_args
 from eagle3lib.ecosystems import ENGINES
+from eagle3lib.examination import parse_server_args
 
 SOUND = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 14, 26]}}
 

@@ -127,6 +127,46 @@ def test_speculators_nested_config_is_not_for_sglang(tmp_path):
     assert "engine_stops" not in codes(nested, "vllm")
 
 
+@pytest.mark.parametrize("named", ["Qwen3ForCausalLM", "LlamaForCausalLM", "Eagle3LlamaForCausalLM"])
+def test_an_architecture_that_sglang_takes_for_a_target_s(named, tmp_path):
+    checkpoint = read_checkpoint(forms.put(tmp_path, toys.draft_tensors(), forms.flat_config(named)))
+    stops = codes(checkpoint, "sglang")["engine_stops"]
+    assert named in stops.meaning and "LlamaForCausalLMEagle3" in stops.meaning
+    assert ("engine_stops" in codes(checkpoint, "llama_cpp")) == (named == "Qwen3ForCausalLM")
+
+
+def test_a_target_width_of_null_stops_sglang(tmp_path):
+    assert "null" in codes(draft(tmp_path / "a", target_hidden_size=None), "sglang")["engine_stops"].meaning
+    assert "engine_stops" not in codes(draft(tmp_path / "b", target_hidden_size=toys.HIDDEN), "sglang")
+
+
+def latent(folder, prefix="", architecture="Eagle3DeepseekV2ForCausalLM", **config):
+    """Names of latent attention, as far as the rules look at them."""
+    tensors = forms.without(toys.draft_tensors(), *(ATTENTION + f"{x}_proj.weight" for x in "qkv"))
+    tensors |= {
+        ATTENTION + "q_a_proj.weight": torch.ones(12, 64),
+        ATTENTION + "q_a_layernorm.weight": torch.ones(12),
+        ATTENTION + "q_b_proj.weight": torch.ones(4 * 10, 12),
+        ATTENTION + "kv_a_proj_with_mqa.weight": torch.ones(20, 64),
+        ATTENTION + "kv_a_layernorm.weight": torch.ones(16),
+        ATTENTION + "kv_b_proj.weight": torch.ones(4 * 14, 16),
+    }
+    kept = forms.prefixed(forms.without(tensors, "embed_tokens.weight"), prefix, ("lm_head.weight", "d2t", "t2d"))
+    return read_checkpoint(forms.put(folder, kept, forms.flat_config(architecture, **config)))
+
+
+def test_latent_attention_is_for_classes_of_its_own(tmp_path):
+    sound = latent(tmp_path / "a")
+    assert "engine_stops" not in codes(sound, "sglang") and "tensor_dropped" not in codes(sound, "sglang")
+    assert "latent attention" in codes(sound, "llama_cpp")["engine_stops"].meaning
+    flagged = latent(tmp_path / "b", norm_before_fc=True)
+    for engine in ("sglang", "vllm"):
+        assert "norm_before_fc" in codes(flagged, engine)["flag_ignored"].title
+    assert "once more" in codes(latent(tmp_path / "c", prefix="model."), "sglang")["tensor_dropped"].meaning
+    plain = latent(tmp_path / "d", architecture="LlamaForCausalLMEagle3")
+    assert "Eagle3DeepseekV2ForCausalLM" in codes(plain, "sglang")["engine_stops"].meaning
+
+
 def test_a_later_layer_s_norm_under_the_name_sglang_does_not_use(tmp_path):
     second = {n.replace("layers.0.", "layers.1."): t for n, t in toys.draft_tensors().items() if "layers.0." in n}
     del second["layers.1.hidden_norm.weight"]

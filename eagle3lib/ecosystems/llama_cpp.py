@@ -31,6 +31,15 @@ _NO_LAYER_INPUTS = {
 #: Targets that export the un-normed last state, which id n asks for.
 _LAST_STATE = {"GptOssForCausalLM"}
 
+#: Names under which conversion/llama.py takes a draft.
+_ARCHITECTURES = {
+    "LlamaForCausalLM",
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3Speculator",
+    "Eagle3DraftModel",
+}
+
 
 class Gguf(Form):
     """The converter's file: names of its own, q and k rows interleaved, d2t as absolute target ids."""
@@ -165,6 +174,9 @@ class LlamaCpp(Engine):
 
     def stops(self, draft: Header) -> list[str]:
         said = []
+        named = next(iter(draft.config.get("architectures") or []), None)
+        if named not in _ARCHITECTURES:
+            said.append(f"its converter reads the architecture {named} by another model's rules")
         if n_layers(draft) > 1:
             said.append("it takes one draft layer")
         if is_latent(draft):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3lib.ecosystems._base import Engine, TargetShape, release
-from eagle3lib.ecosystems._config_ids import NESTED, LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
 from eagle3lib.errors import InputError
@@ -87,6 +87,7 @@ class LegacyNames(Form):
         return ["aux_norm_low, _mid and _high"] * 4 if seen.begins("aux_norm_") else []
 
 
+_CLASS, _LATENT_CLASS = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
 _IGNORES = {
     "norm_before_residual": (False, "the residual is always the un-normed state"),
     "attention_bias": (False, "the draft's q, k and v are built without bias"),
@@ -191,17 +192,29 @@ class SGLang(Engine):
             drops.append((r"fc_norm\.\d+\.weight", "config.json does not say fc_norm: true"))
         if not draft.config.get("norm_before_fc"):
             drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true"))
+        stored = list(_DROPS_STORED)
+        if is_latent(draft):
+            stored.append((r"^model\.", "its class for latent attention puts model. before every name once more"))
         head = "the target's head" if draft.config.get("draft_vocab_size") is None else "memory as it was found, random"
-        return Rules(ignores, drops, ((r"lm_head\.weight", head), *_REPLACES), drops_stored=_DROPS_STORED)
+        return Rules(ignores, drops, ((r"lm_head\.weight", head), *_REPLACES), drops_stored=stored)
 
     def stops(self, draft: Header) -> list[str]:
-        nested = "transformer_layer_config" in draft.raw_config
-        said = ["it has no code for speculators' nested config.json; flatten it first"] if nested else []
-        listed = (draft.raw_config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-        asked = draft.config.get("num_aux_hidden_states") or len(listed or ()) or 3
+        """srt/models/llama_eagle3.py and kimi_k25_eagle3.py; their `EntryClass` names are the only ones."""
+        config, latent = draft.config, is_latent(draft)
+        if "transformer_layer_config" in draft.raw_config:
+            return ["it has no code for speculators' nested config.json; flatten it first"]
+        said = []
+        wanted = _LATENT_CLASS if latent else _CLASS
+        named = next(iter(config.get("architectures") or []), None)
+        if named != wanted:
+            said.append(f"config.json names the architecture {named}, which it takes for a target's; write {wanted}")
+        if "target_hidden_size" in config and config["target_hidden_size"] is None and not latent:
+            said.append("it computes with target_hidden_size, which is null; take it out of config.json")
+        listed = read_at(draft.raw_config, NESTED).ids or (read_at(draft.raw_config, TOP_LEVEL).ids if latent else None)
+        asked = (None if latent else config.get("num_aux_hidden_states")) or len(listed or ()) or 3
         if (slots := n_slots(draft)) not in (None, asked):
             said.append(f"it builds fc for {asked} states and the file's takes {slots}; list the ids in eagle_config")
-        if is_latent(draft) and n_layers(draft) > 1:
+        if latent and n_layers(draft) > 1:
             said.append("its class for latent attention takes one layer")
         return said
 
