@@ -152,6 +152,11 @@ class Investigation:
             if set(needed) <= set(self.stored_boundaries(section)) and not (greedy and section.temperature)
         ]
 
+    def common_boundaries(self, needed: Sequence[Boundary]) -> list[Boundary]:
+        """What every greedy dump that holds the needed boundaries holds, in stored order; `needed` without one."""
+        stored = [self.stored_boundaries(section) for section in self.sections(needed)]
+        return [b for b in stored[0] if all(b in other for other in stored)] if stored else list(needed)
+
     def samples(self, needed: Sequence[Boundary], *, greedy: bool = True) -> list[Sample]:
         """Every sample of the dumps that hold the needed boundaries, carrying those alone."""
         distinct = tuple(dict.fromkeys(needed))

@@ -34,14 +34,14 @@ def check_training_number(
         return Finding(
             "training.reproduced",
             OK,
-            f"{library}'s own counts come back to within {worst}, against {boundary_name(teacher)} as teacher",
+            f"The counts of {library} come back to within {worst}, against {boundary_name(teacher)} as teacher",
             "The weights, the pass and the training wiring are as the trainer had them.",
             evidence=evidence,
         )
     return Finding(
         "training.not_reproduced",
         FAULT,
-        f"{library}'s counts do not come back: they differ by up to {worst}",
+        f"The counts of {library} do not come back: they differ by up to {worst}",
         "The pass, the wiring or the truth is not what the trainer used.",
         "See which truth and which wiring give the claimed number.",
         evidence,
