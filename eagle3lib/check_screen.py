@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
