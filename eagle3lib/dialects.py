@@ -19,6 +19,7 @@ from eagle3lib.errors import InputError
 from eagle3lib.folders import INDEXES, checkpoint_files, name_trouble
 from eagle3lib.gguf_file import open_gguf
 from eagle3lib.kinds import other_kind
+from eagle3lib.plausible import expect_numbers, expect_ranks
 from eagle3lib.quantised import refuse_quantised
 from eagle3lib.tensors import TensorInfo, read_headers, read_json
 
@@ -79,6 +80,8 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
     flat = ecosystems.flat_config(raw_config)
     if files[0].suffix == ".gguf":
         tensors = _rotated(tensors, flat)
+    expect_numbers(path, flat)
+    expect_ranks(path, tensors)
     if kind := other_kind(tensors, flat):
         raise InputError(f"{path} holds {kind}; this workbook reads EAGLE-3 drafts.")
     form, label, evidence = _recognise(seen)

@@ -20,6 +20,9 @@ def other_kind(tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> 
     def has(pattern: str) -> bool:
         return any(re.search(pattern, name) for name in tensors)
 
+    if not has(r"^(fc\.|layers\.0\.)") and not has(r"eh_proj|medusa|hydra|^mtp\.|^head\.0\.|linear\.weight$"):
+        first = next((info.name for info in tensors.values()), None)
+        return f"{len(tensors)} tensors, none of them a draft's" + (f" ({first}, ...)" if first else "")
     fc, q = tensors.get("fc.weight"), next((tensors[name] for name in _FIRST_Q if name in tensors), None)
     hidden = tensors["norm.weight"].shape[0] if "norm.weight" in tensors else fc.shape[0] if fc else None
     if "mask_hidden" in tensors:

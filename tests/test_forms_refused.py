@@ -236,3 +236,29 @@ def test_flags_of_eagle_config_are_lifted(tmp_path):
     config = read_checkpoint(path).config
     assert config["norm_before_fc"] and config["norm_output"] and config["use_aux_hidden_state"]
     assert "eagle_aux_hidden_state_layer_ids" not in config
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("vocab_size", "96"), ("hidden_size", -1), ("rms_norm_eps", True), ("rope_theta", [1e4])]
+)
+def test_a_number_that_is_none(name, value, tmp_path):
+    refused(forms.put(tmp_path, toys.draft_tensors(), forms.flat_config(**{name: value})), name, repr(value))
+
+
+@pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
+def test_a_section_that_is_none(name, tmp_path):
+    refused(forms.put(tmp_path, toys.draft_tensors(), forms.flat_config(**{name: "default"})), name, "'default'")
+
+
+@pytest.mark.parametrize("names", [["state.0.exp_avg", "state.1.exp_avg"], []])
+def test_tensors_of_no_model(names, tmp_path):
+    path = forms.put(tmp_path, {name: torch.ones(2) for name in names}, forms.flat_config())
+    refused(path, f"{len(names)} tensors, none of them a draft's")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("fc.weight", (3,)), ("norm.weight", ()), ("d2t", (1, 40)), ("lm_head.weight", (0, 32))]
+)
+def test_a_tensor_of_another_rank(name, shape, tmp_path):
+    tensors = toys.draft_tensors() | {name: torch.ones(shape)}
+    refused(forms.put(tmp_path, tensors, forms.flat_config()), name, str(list(shape)))

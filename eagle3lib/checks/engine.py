@@ -88,25 +88,27 @@ def check_treatment(checkpoint: Checkpoint, engine: Engine) -> list[Finding]:
 
 
 def check_replaced(tensors: tuple[TensorEntry, ...], checkpoint: Checkpoint, engine: Engine) -> list[Finding]:
-    """What the engine puts for tensors that the file lacks."""
+    """What the engine puts for tensors that the file lacks: one finding for each thing put."""
     rules = engine.rules(checkpoint)
-    found = []
+    put: dict[tuple[str, bool], list[str]] = {}
     for entry in tensors:
         if entry.status != "missing" or (what := rules.replacement(entry.name)) is None:
             continue
         same_size = checkpoint.config.get("draft_vocab_size") in (None, checkpoint.config.get("vocab_size"))
         harmless = "target's" in what and (entry.name == "embed_tokens.weight" or same_size)
-        found.append(
-            Finding(
-                "checkpoint.tensor_replaced",
-                NOTE if harmless else FAULT,
-                f"{engine.label} has {what} for {entry.name}",
-                f"The file has no {entry.name}, and {engine.label} says nothing of it.",
-                "" if harmless else "Export the draft with this tensor.",
-                {"engine": engine.name, "tensor": entry.name},
-            )
+        put.setdefault((what, harmless), []).append(entry.name)
+    return [
+        Finding(
+            "checkpoint.tensor_replaced",
+            NOTE if harmless else FAULT,
+            f"{engine.label} has {what} for {', '.join(names[:3])}"
+            + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
+            f"The file has no such tensor, and {engine.label} says nothing of it.",
+            "" if harmless else "Export the draft with it.",
+            {"engine": engine.name, "tensors": names},
         )
-    return found
+        for (what, harmless), names in put.items()
+    ]
 
 
 def check_captures(

@@ -42,9 +42,12 @@ def flat_config(config: dict[str, Any]) -> dict[str, Any]:
     they stand decides who reads them.
     """
     flat = next((found for form in FORMS.values() if (found := form.flat_config(config)) is not None), config)
+    flat = dict(flat)
+    if isinstance(flat.get("architectures"), str):
+        flat["architectures"] = [flat["architectures"]]
     nested = flat.get("eagle_config")
     if not isinstance(nested, dict):
-        return dict(flat)
+        return flat
     lifted = {key: value for key, value in nested.items() if not key.endswith("layer_ids")}
     if lifted.pop("return_hidden_post_norm", False):  # TensorRT-LLM's word for norm_output
         lifted["norm_output"] = True

@@ -201,7 +201,7 @@ class SGLang(Engine):
     def stops(self, draft: Header) -> list[str]:
         """srt/models/llama_eagle3.py and kimi_k25_eagle3.py; their `EntryClass` names are the only ones."""
         config, latent = draft.config, is_latent(draft)
-        if "transformer_layer_config" in draft.raw_config:
+        if isinstance(draft.raw_config.get("transformer_layer_config"), dict):
             return ["it has no code for speculators' nested config.json; flatten it first"]
         said = []
         wanted = _LATENT_CLASS if latent else _CLASS
