@@ -12,6 +12,7 @@ from eagle3lib import ecosystems
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import Case, DumpSection
 from eagle3lib.checkpoint import Draft, load_draft
+from eagle3lib.dialects import read_checkpoint
 from eagle3lib.dumps import Dump, open_dump, recognise_layout
 from eagle3lib.ecosystems import Engine, TargetShape, Trainer
 from eagle3lib.errors import InputError
@@ -47,8 +48,8 @@ class Investigation:
 
     @cached_property
     def draft_config(self) -> dict:
-        """The draft's config.json, as found."""
-        return read_json(self.case.draft.path / "config.json")
+        """The draft's config, as found: config.json, or the header of a GGUF file."""
+        return read_checkpoint(self.case.draft.path).raw_config
 
     @property
     def trainer(self) -> Trainer:
