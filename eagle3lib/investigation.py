@@ -158,6 +158,12 @@ class Investigation:
         stored = [self.stored_boundaries(section) for section in self.sections(needed)]
         return [b for b in stored[0] if all(b in other for other in stored)] if stored else list(needed)
 
+    def replay_samples(self, needed: Sequence[Boundary]) -> list[Sample]:
+        """The greedy samples to replay: those that also hold B(n), which shows whether the tokens are the target's
+        own, or where no dump does, all that hold the needed boundaries."""
+        last = [self.shape.n_layers] if self.shape else []
+        return self.samples([*needed, *last]) or self.samples(needed)
+
     def samples(self, needed: Sequence[Boundary], *, greedy: bool = True) -> list[Sample]:
         """Every sample of the dumps that hold the needed boundaries, carrying those alone."""
         distinct = tuple(dict.fromkeys(needed))

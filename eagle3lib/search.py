@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from eagle3lib.boundaries import Boundary
 from eagle3lib.case import DumpSection
 from eagle3lib.investigation import Investigation
-from eagle3lib.wiring import Ranking, Scorer, Slots, coordinate_search, every_triple
+from eagle3lib.wiring import Ranking, Scorer, Slots, coordinate_search, every_triple, order_ties
 
 #: Up to this many candidates every one is tried.
 EXHAUSTIVE = 1000
+#: Draft steps by which wirings that tie at step 0 are put in order.
+TIE_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,15 @@ def exhaustive(inv: Investigation) -> Search | None:
     ranked = {score.slots for score in ranking.scores}
     extra = [scorer.score(slots) for slots in roles(inv) if set(slots) <= set(boundaries) and slots not in ranked]
     scores = sorted((*ranking.scores, *extra), key=lambda score: score.cross_entropy_value)
-    return Search(replace(ranking, scores=tuple(scores)), scorer, section.name, boundaries)
+    ranking = order_ties(replace(ranking, scores=tuple(scores)), inv.draft, scorer.samples, TIE_STEPS)
+    return Search(ranking, scorer, section.name, boundaries)
 
 
 def without_hints(inv: Investigation) -> Search | None:
     """Coordinate search on the greedy dump with most boundaries, where there are too many wirings to try all.
 
-    It starts from the engines' common default, B(2), B(n/2), B(n-3), and from the served wiring.
+    It starts from the engines' common default, B(2), B(n/2), B(n-3), and from the served wiring. Wirings that
+    tie at step 0 are put in the order of their first `TIE_STEPS` steps.
     """
     section = max(inv.sections(), key=lambda s: _candidates(inv, s), default=None)
     if section is None or _candidates(inv, section) <= EXHAUSTIVE:
@@ -65,6 +69,7 @@ def without_hints(inv: Investigation) -> Search | None:
     starts = [slots for slots in starts if len(slots) == n_slots and set(slots) <= set(boundaries)]
     scorer = Scorer(inv.draft, inv.open(section))
     ranking = coordinate_search(scorer, boundaries, starts or [boundaries[:n_slots]])
+    ranking = order_ties(ranking, inv.draft, scorer.samples, TIE_STEPS)
     return Search(ranking, scorer, section.name, boundaries)
 
 

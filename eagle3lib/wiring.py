@@ -14,7 +14,7 @@ the best is a tie.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 
 import numpy as np
@@ -28,17 +28,18 @@ from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.errors import InputError
 from eagle3lib.norm import rms_norm
+from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
 
-#: About how many positions the first, cheap look takes.
-COARSE_POSITIONS = 160
+#: At least how many positions the first, cheap look takes.
+COARSE_POSITIONS = 100
 #: Which share of the candidates survives the cheap look, and how many at least; how many in a search's move.
-SURVIVORS, MIN_SURVIVORS, LEADERS = 0.1, 8, 4
+SURVIVORS, MIN_SURVIVORS, LEADERS = 0.1, 8, 3
 
 Slots = tuple[Boundary, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Score:
     """One candidate's sums by sample: [n, 4] of cross-entropy, in-vocabulary positions, hits, positions."""
 
@@ -201,6 +202,22 @@ def rank_fully(scorer: Scorer, candidates: Sequence[Slots]) -> Ranking:
     """Every candidate on every position, best first."""
     scores = sorted((scorer.score(slots) for slots in candidates), key=_nats)
     return Ranking(tuple(scores), len(scores), len(scores))
+
+
+def order_ties(ranking: Ranking, draft: Draft, samples: Sequence[Sample], steps: int) -> Ranking:
+    """The ranking with its ties, which step 0 cannot tell apart, in the order of all `steps` of the draft.
+
+    Later steps are evidence too: neighbouring boundaries that tie at step 0 part further down the chain. Ties
+    stay ties; at most `MIN_SURVIVORS` of them are replayed.
+    """
+
+    def chain_nats(score: Score) -> float:
+        logprobs = torch.cat([rollout(draft, s, Wiring(score.slots), steps).logprob for s in samples])
+        return float(-logprobs[logprobs.isfinite()].mean())
+
+    ties = ranking.ties[:MIN_SURVIVORS]
+    ordered = sorted(ties, key=chain_nats) if len(ties) > 1 else list(ties)
+    return replace(ranking, scores=(*ordered, *(score for score in ranking.scores if score not in ties)))
 
 
 def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Sequence[Slots]) -> Ranking:
