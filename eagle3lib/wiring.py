@@ -31,10 +31,12 @@ from eagle3lib.norm import rms_norm
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
 
-#: At least how many positions the first, cheap look takes.
-COARSE_POSITIONS = 100
+#: The first, cheap look takes every `COARSE_STRIDE`-th position of the first samples, at least so many in all.
+COARSE_STRIDE, COARSE_POSITIONS = 4, 100
 #: Which share of the candidates survives the cheap look, and how many at least; how many in a search's move.
-SURVIVORS, MIN_SURVIVORS, LEADERS = 0.1, 8, 3
+SURVIVORS, MIN_SURVIVORS, LEADERS = 0.08, 8, 2
+#: How many wirings that tie at step 0 are put in order by later steps.
+ORDERED_TIES = 4
 
 Slots = tuple[Boundary, ...]
 
@@ -105,46 +107,45 @@ class Scorer:
         self.config = draft.config.under(flags) if flags else draft.config
         fusion.expect_input_norms(draft, self.config)
         self._contributions: dict[tuple[int, Boundary], tuple[Tensor, Tensor]] = {}
-        self._scores: dict[tuple[Slots, int], Score] = {}
+        self._scores: dict[tuple[Slots, bool], Score] = {}
         self._rows = [_scored_pairs(sample) for sample in self.samples]
         next_ids = [sample.token_ids[1 : sample.n_pairs + 1] for sample in self.samples]
         self._embedding = draft.embed(torch.cat(next_ids))
+        reached = np.cumsum([len(own) for own in self._rows]) // COARSE_STRIDE
+        self._first = min(int(np.searchsorted(reached, COARSE_POSITIONS)) + 1, len(self.samples))
 
-    def score(self, slots: Slots, stride: int = 1) -> Score:
-        """The candidate's sums, on every `stride`-th position.
+    def score(self, slots: Slots, *, coarse: bool = False) -> Score:
+        """The candidate's sums on every position, or for a cheap look on some positions of the first samples.
 
         Raises:
             InputError: if a sample lacks one of the boundaries, or the number of slots is not the draft's.
         """
         if len(slots) != self.config.n_slots:
             raise InputError(f"The draft's fc has {self.config.n_slots} slots, {len(slots)} boundaries were given.")
-        if (slots, stride) not in self._scores:
-            self._scores[slots, stride] = self._evaluate(slots, stride)
-        return self._scores[slots, stride]
-
-    @property
-    def coarse_stride(self) -> int:
-        """Every how many positions the cheap look takes one."""
-        return max(1, sum(map(len, self._rows)) // COARSE_POSITIONS)
+        if (slots, coarse) not in self._scores:
+            self._scores[slots, coarse] = self._evaluate(slots, coarse)
+        return self._scores[slots, coarse]
 
     def rank(self, candidates: Sequence[Slots]) -> Ranking:
         """Every candidate on few positions, the best of them on all (successive halving, arXiv 1502.07943)."""
-        coarse = sorted((self.score(slots, self.coarse_stride) for slots in candidates), key=_nats)
+        coarse = sorted((self.score(slots, coarse=True) for slots in candidates), key=_nats)
         survivors = coarse[: max(MIN_SURVIVORS, round(SURVIVORS * len(coarse)))]
         scores = sorted((self.score(s.slots) for s in survivors), key=_nats)
         return Ranking(tuple(scores), len(coarse) + len(survivors), len(candidates))
 
     @torch.inference_mode()
-    def _evaluate(self, slots: Slots, stride: int) -> Score:
+    def _evaluate(self, slots: Slots, coarse: bool) -> Score:
         draft = self.draft
-        rows = [own[::stride] for own in self._rows]
-        recorded = torch.cat([s.token_ids[own + 2] for s, own in zip(self.samples, rows, strict=True)])
+        samples = self.samples[: self._first] if coarse else self.samples
+        rows = [own[:: COARSE_STRIDE if coarse else 1] for own in self._rows[: len(samples)]]
+        lengths = [sample.n_pairs for sample in samples]
+        recorded = torch.cat([s.token_ids[own + 2] for s, own in zip(samples, rows, strict=True)])
         u, _ = forward.packed_first_step(
             draft,
             self.config,
-            self._fused(slots),
-            self._embedding,
-            [sample.n_pairs for sample in self.samples],
+            self._fused(slots)[: sum(lengths)],
+            self._embedding[: sum(lengths)],
+            lengths,
             [own.to(draft.device) for own in rows],
         )
         choices = forward.choose(draft, u, recorded.to(draft.device), self.config)
@@ -208,14 +209,14 @@ def order_ties(ranking: Ranking, draft: Draft, samples: Sequence[Sample], steps:
     """The ranking with its ties, which step 0 cannot tell apart, in the order of all `steps` of the draft.
 
     Later steps are evidence too: neighbouring boundaries that tie at step 0 part further down the chain. Ties
-    stay ties; at most `MIN_SURVIVORS` of them are replayed.
+    stay ties; the `ORDERED_TIES` best are replayed.
     """
 
     def chain_nats(score: Score) -> float:
         logprobs = torch.cat([rollout(draft, s, Wiring(score.slots), steps).logprob for s in samples])
         return float(-logprobs[logprobs.isfinite()].mean())
 
-    ties = ranking.ties[:MIN_SURVIVORS]
+    ties = ranking.ties[:ORDERED_TIES]
     ordered = sorted(ties, key=chain_nats) if len(ties) > 1 else list(ties)
     return replace(ranking, scores=(*ordered, *(score for score in ranking.scores if score not in ties)))
 
@@ -226,15 +227,14 @@ def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Se
     From each start, one slot at a time takes each boundary (successive halving within the slot), and any two
     slots are swapped, until nothing improves. Scores are kept, so a candidate is never evaluated twice.
     """
-    evaluated: set[tuple[Slots, int]] = set()
-    coarse = scorer.coarse_stride
+    evaluated: set[tuple[Slots, bool]] = set()
 
-    def at(slots: Slots, stride: int = 1) -> Score:
-        evaluated.add((slots, stride))
-        return scorer.score(slots, stride)
+    def at(slots: Slots, coarse: bool = False) -> Score:
+        evaluated.add((slots, coarse))
+        return scorer.score(slots, coarse=coarse)
 
     def best_of(candidates: Sequence[Slots]) -> Score:
-        leaders = sorted(candidates, key=lambda slots: _nats(at(slots, coarse)))[:LEADERS]
+        leaders = sorted(candidates, key=lambda slots: _nats(at(slots, coarse=True)))[:LEADERS]
         return min((at(slots) for slots in leaders), key=_nats)
 
     for start in starts:
@@ -249,13 +249,13 @@ def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Se
             best = best_of(every_permutation(current.slots))
             if _nats(best) < _nats(current):
                 current, improved = best, True
-    best = min((at(slots) for slots, stride in tuple(evaluated) if stride == 1), key=_nats)
+    best = min((at(slots) for slots, coarse in tuple(evaluated) if not coarse), key=_nats)
     # A slot that is worth nothing ties with every boundary, so whatever the cheap look cannot tell from the
     # best is scored on all positions before ties are named.
-    cheap = at(best.slots, coarse)
+    cheap = at(best.slots, coarse=True)
     for i, boundary in product(range(len(best.slots)), boundaries):
         near = (*best.slots[:i], boundary, *best.slots[i + 1 :])
-        if not at(near, coarse).excess(cheap).excludes_zero:
+        if not at(near, coarse=True).excess(cheap).excludes_zero:
             at(near)
-    scores = sorted((at(slots) for slots, stride in tuple(evaluated) if stride == 1), key=_nats)
+    scores = sorted((at(slots) for slots, coarse in tuple(evaluated) if not coarse), key=_nats)
     return Ranking(tuple(scores), len(evaluated), len(boundaries) ** len(starts[0]))

@@ -170,11 +170,11 @@ def test_a_dead_slot_ties_however_many_boundaries_there_are(tmp_path):
     assert len(ranking.ties) == len(many)
 
 
-def test_a_stride_takes_every_nth_start(draft):
+def test_the_cheap_look_takes_every_fourth_start(draft):
     """The cheap look counts a fourth of the starts of each sample, rounded up."""
     sample = toys.make_sample()
     starts = sum(len(turn.starts) for turn in sample.turns)
-    assert Scorer(draft, [sample]).score(toys.SLOTS, 4).sums[0, 3] == -(-starts // 4)
+    assert Scorer(draft, [sample]).score(toys.SLOTS, coarse=True).sums[0, 3] == -(-starts // 4)
 
 
 def test_a_sample_without_a_start_counts_nothing(draft):
