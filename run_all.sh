@@ -51,7 +51,7 @@ elif [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   install -e "$root"
   echo "$wanted" >"$stamp"
 fi
-[[ " $* " == *" --case"* ]] || "$python" "$root/data/smollm2/fetch_target.py" # a case of one's own has its own
+[[ "$command $* " =~ ^check|\ --case|\ --help ]] || "$python" "$root/data/smollm2/fetch_target.py" # the bundled case's
 export JUPYTER_PREFER_ENV_PATH=1 PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 case "$command" in
   test) cd "$root" && exec "$python" -m pytest -q "$@" ;;

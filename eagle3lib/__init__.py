@@ -1,4 +1,4 @@
-"""Finds why an EAGLE-3 draft serves worse than it trained. See docs and the notebooks for the story."""
+"""Finds why an EAGLE-3 draft serves worse than it trained. See the README and the notebooks."""
 
 from eagle3lib.acceptance import Acceptance, acceptance
 from eagle3lib.boundaries import FINAL_NORMED, Wiring

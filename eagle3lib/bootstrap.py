@@ -34,6 +34,11 @@ class Estimate:
         """Whether the interval lies on one side of zero: for a difference, whether it is told apart."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def count_to_tell(self) -> float:
+        """About how many trials would put zero outside the interval, whose width falls with their square root."""
+        return self.count * ((self.high - self.low) / (2 * self.value)) ** 2 if self.value else np.inf
+
     def to_json(self) -> dict:
         """A plain dictionary for a results file."""
         return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}

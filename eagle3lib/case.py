@@ -38,7 +38,7 @@ class TargetSection(Section):
 class TrainingSection(Section):
     """What the trainer did and claimed. Fields that are stated here win over what files imply."""
 
-    record: Path | None = None  # a training.json, see docs
+    record: Path | None = None  # the trainer's counts, as in data/smollm2/training.json
     boundaries: tuple[BoundaryField, ...] | None = None  # what fed fc, slot by slot
     teacher: BoundaryField | None = None  # what the labels came from
     full_acc: tuple[float, ...] | None = None  # the claimed accuracy by step
@@ -56,7 +56,7 @@ class DumpSection(Section):
 class ServedSection(Section):
     """What the engine was given."""
 
-    engine: str  # a name that eagle3lib.ecosystems knows: sglang, vllm, llama_cpp
+    engine: str  # a name that eagle3lib.ecosystems knows, such as sglang
     version: str | None = None
     config: Path | None = None  # the draft's config.json as served, if it is another than the draft's own
     boundaries: tuple[BoundaryField, ...] | None = None  # what it captured, where that was seen in a log

@@ -47,13 +47,17 @@ def conditions(case: Case, samples: Sequence[Sample], last: Reconstruction | Non
             f"stored as {', '.join(sorted(stored))}"
             + ("; expect 0.1 to 0.3 % of the draft's choices to flip" if narrow else ""),
         ),
-        Condition("constant draft length", "holds", "every K is walked with K drafts a round"),
+        Condition(
+            "constant draft length", "not checked", "the replay drafts K tokens a round; adaptive servers do not"
+        ),
         Condition(
             "draft keys rewritten from target states",
             "not checked",
             "prefix-cache hits and chunk boundaries break it; serve with both off to compare",
         ),
-        Condition("ends of turns apart", "holds", "each turn's last round is left out and counted apart"),
+        Condition(
+            "ends of turns apart", "holds", "the replay leaves each turn's last round out; do so with a server's too"
+        ),
         Condition(
             "no penalties or grammar",
             "not checked",

@@ -72,12 +72,14 @@ class Investigation:
 
     @cached_property
     def trained(self) -> Derived | None:
-        """What fed `fc` in training: stated by the case, else by the draft's ids; None where neither says."""
+        """What fed `fc` in training: stated by the case, else by the draft's ids, else by the layout's rule where a
+        dump holds just the slots and the teacher; None where none says."""
         if self.case.training.boundaries is not None:
             return Derived(Wiring(self.case.training.boundaries), "stated in the case")
         ids = self.trainer.read_ids(self.draft_config)
         if ids.ids is None or self.shape is None:
-            return None
+            slots, _ = self._by_layout
+            return Derived(Wiring(slots), "the dump layout's own rule") if slots else None
         slots = self.trainer.boundaries(ids, self.shape)
         return Derived(Wiring(slots), f"{ids.spelling} = {list(ids.ids)} in the draft's config.json")
 
@@ -109,11 +111,21 @@ class Investigation:
 
     @cached_property
     def teacher(self) -> Boundary | None:
-        """The boundary whose norm and head taught: the case, else the training record, else None."""
+        """The boundary whose norm and head taught: the case, else the training record, else the layout's rule."""
         training = self.case.training
         if training.teacher is not None:
             return training.teacher
-        return self.claim.get("teacher")
+        return self.claim.get("teacher", self._by_layout[1])
+
+    @cached_property
+    def _by_layout(self) -> tuple[tuple[Boundary, ...] | None, Boundary | None]:
+        """Slots and teacher by the rule of the first greedy dump that holds exactly one state more than `fc` has
+        slots; (None, None) where there is none."""
+        for section in self.sections():
+            stored = self.stored_boundaries(section)
+            if len(stored) == self.draft.config.n_slots + 1:
+                return self.trainer.slots_and_teacher(stored)
+        return None, None
 
     @cached_property
     def claim(self) -> dict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from eagle3lib.boundaries import Boundary
 from eagle3lib.case import DumpSection
 from eagle3lib.investigation import Investigation
-from eagle3lib.wiring import Ranking, Scorer, Slots, coordinate_search, every_triple, order_ties
+from eagle3lib.wiring import Ranking, Scorer, Slots, coordinate_search, every_wiring, order_ties
 
 #: Up to this many candidates every one is tried.
 EXHAUSTIVE = 1000
@@ -45,7 +45,7 @@ def exhaustive(inv: Investigation) -> Search | None:
         return None
     boundaries = inv.stored_boundaries(section)
     scorer = Scorer(inv.draft, inv.open(section))
-    ranking = scorer.rank(every_triple(boundaries, inv.draft.config.n_slots))
+    ranking = scorer.rank(every_wiring(boundaries, inv.draft.config.n_slots))
     ranked = {score.slots for score in ranking.scores}
     extra = [scorer.score(slots) for slots in roles(inv) if set(slots) <= set(boundaries) and slots not in ranked]
     scores = sorted((*ranking.scores, *extra), key=lambda score: score.cross_entropy_value)

@@ -79,6 +79,7 @@ class Ranking:
 
     @property
     def best(self) -> Score:
+        """The first."""
         return self.scores[0]
 
     @property
@@ -189,7 +190,7 @@ def _scored_pairs(sample: Sample) -> Int[Tensor, " R"]:
     return torch.tensor(pairs, dtype=torch.long)
 
 
-def every_triple(boundaries: Sequence[Boundary], n_slots: int) -> list[Slots]:
+def every_wiring(boundaries: Sequence[Boundary], n_slots: int) -> list[Slots]:
     """Every boundary in every slot, repeats included."""
     return list(product(boundaries, repeat=n_slots))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,17 @@ import torch
 from bundled import CASE, library_draft
 from safetensors.torch import load_file, save_file
 
-from eagle3lib import InputError, Wiring, acceptance, load_case, load_draft, rollout
+from eagle3lib import InputError, Target, Wiring, acceptance, load_case, load_draft, rollout
 from eagle3lib.acceptance import length_difference
+from eagle3lib.checks.checkpoint import check_map
+from eagle3lib.dialects import read_checkpoint
 from eagle3lib.investigation import Investigation
 from eagle3lib.repair import rewire, save_rewired
 from eagle3lib.rollout import chain_states
 from eagle3lib.search import without_hints
 from eagle3lib.training import step_counts
-from eagle3lib.wiring import Scorer, every_triple
+from eagle3lib.vocabulary import read_vocabulary
+from eagle3lib.wiring import Scorer, every_wiring
 
 TRAINED, SERVED = (0, 3, 16), (3, 16, 28)
 
@@ -105,7 +109,7 @@ def test_logits_match_the_library_on_shipped_samples(inv: Investigation) -> None
 
 def test_exhaustive_search_puts_the_trained_wiring_first(inv: Investigation) -> None:
     section = next(s for s in inv.case.dumps if s.name == "five")
-    ranking = Scorer(inv.draft, inv.open(section)).rank(every_triple(inv.stored_boundaries(section), 3))
+    ranking = Scorer(inv.draft, inv.open(section)).rank(every_wiring(inv.stored_boundaries(section), 3))
     assert ranking.candidates == 125
     assert ranking.best.slots == TRAINED
 
@@ -176,8 +180,10 @@ def test_wrong_path_is_refused(tmp_path: Path) -> None:
 
 
 def draft_without_ids(tmp_path: Path) -> Path:
-    """The case with a draft whose config.json no longer says what fed fc."""
-    case = case_copy(tmp_path)
+    """The case with a draft whose config.json no longer says what fed fc, and no dump whose layout would."""
+    text = CASE.read_text()
+    begin, end = text.index('[[dumps]]\nname = "listed"'), text.index('[[dumps]]\nname = "sampled"')
+    case = case_copy(tmp_path, text[begin:end], "")
     (tmp_path / "draft").unlink()
     shutil.copytree(CASE.parent / "draft", tmp_path / "draft")
     file = tmp_path / "draft" / "config.json"
@@ -191,17 +197,27 @@ def test_without_ids_the_training_wiring_is_unknown_not_guessed(tmp_path: Path) 
     assert Investigation(load_case(draft_without_ids(tmp_path)), "cpu").trained is None
 
 
+def test_without_ids_a_dump_of_slots_and_teacher_says_what_fed_fc(tmp_path: Path) -> None:
+    """The list layout's own rule: all states but the last feed fc, the last teaches."""
+    case = draft_without_ids(tmp_path)
+    case.write_text(CASE.read_text().replace('record = "training.json"', ""))
+    inv = Investigation(load_case(case), "cpu")
+    assert (inv.trained.wiring.slots, inv.trained.source) == (TRAINED, "the dump layout's own rule")
+    assert inv.teacher == 28
+
+
 def test_planted_vocabulary_fault_is_named(inv: Investigation, tmp_path: Path) -> None:
     """A t2d of another corpus contradicts d2t; the shipped pair does not."""
-    from eagle3lib.checks.checkpoint import check_vocabulary
-    from eagle3lib.weights import stored_tensors
 
-    assert check_vocabulary(inv.draft, stored_tensors(inv.case.draft.path)["t2d"]).severity == "ok"
-    tensors = load_file(inv.case.draft.path / "model.safetensors")
+    def found(path: Path) -> list[tuple[str, str]]:
+        return [(f.code, str(f.severity)) for f in check_map(read_vocabulary(read_checkpoint(path)))]
+
+    assert found(inv.case.draft.path) == [("checkpoint.vocabulary", "ok")]
+    shutil.copytree(inv.case.draft.path, tmp_path / "draft")
+    tensors = load_file(tmp_path / "draft" / "model.safetensors")
     tensors["t2d"] = tensors["t2d"].roll(1)
-    save_file(tensors, tmp_path / "model.safetensors")
-    found = check_vocabulary(inv.draft, stored_tensors(tmp_path)["t2d"])
-    assert (found.code, found.severity) == ("checkpoint.vocabulary_contradicts", "fault")
+    save_file(tensors, tmp_path / "draft" / "model.safetensors")
+    assert ("checkpoint.vocabulary_contradicts", "fault") in found(tmp_path / "draft")
 
 
 def test_planted_embedding_faults_are_named(inv: Investigation) -> None:
@@ -211,7 +227,7 @@ def test_planted_embedding_faults_are_named(inv: Investigation) -> None:
 
     def codes(boundaries: tuple[int, ...]) -> list[str]:
         samples = list(open_dump(CASE.parent / "dumps" / "five", boundaries, limit=2))
-        return [f.code for f in check_embedding([embedding_match(inv.target, samples, b) for b in boundaries])]
+        return [f.code for f in check_embedding("five", [embedding_match(inv.target, samples, b) for b in boundaries])]
 
     assert codes((0, 3, 16, 28, 30)) == ["dump.embedding_proved"]
     assert codes((1, 3, 16, 28, 30)) == ["dump.hidden_embedding"]
@@ -226,6 +242,14 @@ def test_planted_last_state_fault_is_named(inv: Investigation) -> None:
     assert check_last_state(reconstruct(inv.target, samples, 30), greedy=True).code == "dump.last_state"
     wrong = reconstruct(inv.target, samples, 28)
     assert check_last_state(wrong, greedy=True).code == "dump.last_state_wrong"
+    # A state that keeps every argmax and is wrong all the same is told by log-probability, sampled or not.
+    scaled = Target.final_norm
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Target, "final_norm", lambda self, last: 1.3 * scaled(self, last))
+        loud = reconstruct(inv.target, samples, 30)
+    assert loud.on_policy > 0.98
+    assert check_last_state(loud, greedy=True).code == "dump.last_state_wrong"
+    assert check_last_state(replace(loud, logprob_error=None), greedy=False).code == "dump.last_state_unproved"
 
 
 def test_planted_activation_fault_is_named(inv: Investigation, tmp_path: Path) -> None:

@@ -120,6 +120,16 @@ def test_a_mistake_in_the_case_is_one_sentence_and_exit_2(old: str, new: str, se
     assert "Traceback" not in printed
 
 
+def test_a_truncated_draft_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+    case = draft_without_ids(tmp_path)
+    weights = tmp_path / "draft" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    finished = run(case, tmp_path / "out", "--only", "01")
+    assert finished.returncode == 2
+    assert str(weights) in finished.stdout + finished.stderr
+    assert "Traceback" not in finished.stdout + finished.stderr
+
+
 def test_served_wiring_is_what_the_engine_captures() -> None:
     """The planted fault itself: the shipped config's ids, read by SGLang's rule."""
     from eagle3lib.ecosystems import TargetShape, engine

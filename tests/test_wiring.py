@@ -15,7 +15,7 @@ from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.errors import InputError
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
-from eagle3lib.wiring import Scorer, coordinate_search, every_permutation, every_triple
+from eagle3lib.wiring import Scorer, coordinate_search, every_permutation, every_wiring
 
 BOUNDARIES = tuple(range(toys.N_LAYERS + 1))
 PLANTED = (4, 1, 3)
@@ -100,10 +100,10 @@ def test_kept_contributions_do_not_leak_between_candidates(draft):
     assert (Scorer(draft, samples).score((3, 2, 0)).sums == scorer.score((3, 2, 0)).sums).all()
 
 
-def test_ranking_every_triple_finds_the_planted_wiring(planted):
+def test_ranking_every_wiring_finds_the_planted_wiring(planted):
     """All 216 candidates, the best of them in full; the draft is right everywhere, and nothing ties."""
     draft, samples = planted
-    ranking = Scorer(draft, samples).rank(every_triple(BOUNDARIES, 3))
+    ranking = Scorer(draft, samples).rank(every_wiring(BOUNDARIES, 3))
     assert ranking.best.slots == PLANTED
     assert ranking.best.accuracy.value == 1.0
     assert [score.slots for score in ranking.ties] == [PLANTED]
@@ -150,7 +150,7 @@ def test_boundaries_of_a_dead_slot_tie(slot, search, tmp_path):
     draft.weights.fc[:, slot * toys.HIDDEN : (slot + 1) * toys.HIDDEN] = 0
     scorer = Scorer(draft, planted_samples(draft))
     if search == "exhaustive":
-        ranking = scorer.rank(every_triple(BOUNDARIES, 3))
+        ranking = scorer.rank(every_wiring(BOUNDARIES, 3))
     else:
         ranking = coordinate_search(scorer, BOUNDARIES, [(0, 2, 5)])
     assert {score.slots for score in ranking.ties} == {(*PLANTED[:slot], b, *PLANTED[slot + 1 :]) for b in BOUNDARIES}

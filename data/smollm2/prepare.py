@@ -151,6 +151,7 @@ def train() -> None:
     _save({name: t for name, t in tensors.items() if name != "embed_tokens.weight"}, draft / "model.safetensors")
     config = json.loads((WORK / "trained" / "config.json").read_text())
     config["speculators_config"]["verifier"]["name_or_path"] = None  # a path of one machine means nothing elsewhere
+    config.pop("auto_map", None)  # names a Python file of the library, which is not shipped
     (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -230,15 +231,24 @@ def _write_current(
 
 
 def write_tokens() -> None:
-    """Stage `tokens`: all training token ids, uint16, each answer's length and prompt length beside them."""
-    answers = Answers()
+    """Stage `tokens`: all token ids, uint16, each answer's length and prompt length beside them."""
+    from eagle3lib import load_case
+    from eagle3lib.investigation import Investigation
+
     (HERE / "tokens").mkdir(exist_ok=True)
-    np.savez_compressed(
-        HERE / "tokens" / "train.npz",
-        token_ids=torch.cat([answer.token_ids for answer in answers]).numpy().astype(np.uint16),
-        length=np.array([len(answer.token_ids) for answer in answers], dtype=np.uint16),
-        prompt_length=np.array([answer.prompt_length for answer in answers], dtype=np.uint16),
-    )
+    inv = Investigation(load_case(HERE / "case.toml"), "cpu")
+    held_out = [sample for section in inv.case.dumps for sample in inv.open(section, [])]
+    answers = Answers()
+    for name, token_ids, prompt_lengths in (
+        ("train", [a.token_ids for a in answers], [a.prompt_length for a in answers]),
+        ("held_out", [s.token_ids for s in held_out], [s.turns[0].begin for s in held_out]),
+    ):
+        np.savez_compressed(
+            HERE / "tokens" / f"{name}.npz",
+            token_ids=torch.cat(token_ids).numpy().astype(np.uint16),
+            length=np.array([len(ids) for ids in token_ids], dtype=np.uint16),
+            prompt_length=np.array(prompt_lengths, dtype=np.uint16),
+        )
 
 
 def write_claim() -> None:
@@ -267,7 +277,7 @@ def write_claim() -> None:
             "response_tokens": sum(len(answer.token_ids) - answer.prompt_length for answer in answers),
             "looping_rate": round(sum(looping) / len(looping), 4),
             "epochs": EPOCHS,
-            "history": json.loads((WORK / "history.json").read_text())[::10],
+            "batches": json.loads((WORK / "history.json").read_text())[::10],
         },
     }
     (HERE / "training.json").write_text(json.dumps(claim, indent=2) + "\n")
@@ -332,9 +342,9 @@ STAGES = {
     "answers": (answer_training_prompts, WORK / "answers" / "done"),
     "verifier": (save_verifier, WORK / "verifier" / "model.safetensors"),
     "draft": (train, HERE / "draft" / "config.json"),
-    "tokens": (write_tokens, HERE / "tokens" / "train.npz"),
     "dumps": (write_dumps, HERE / "dumps" / "listed" / "data_1.pt"),
     "claim": (write_claim, HERE / "training.json"),
+    "tokens": (write_tokens, HERE / "tokens" / "held_out.npz"),
 }
 
 

@@ -159,7 +159,7 @@ def check_coverage(vocabulary: Vocabulary, share: float, n_tokens: int) -> Findi
     return Finding(
         "checkpoint.coverage",
         NOTE,
-        f"The draft can say {share:.1%} of {n_tokens} given tokens: the ceiling of its acceptance at every step",
+        f"The draft can say {share:.1%} of {n_tokens} recorded tokens: over all starts no S_k is higher",
         "A target token outside the draft's vocabulary is a miss whatever the draft has learned.",
         evidence={"coverage": share, "tokens": n_tokens, "draft vocabulary": len(vocabulary)},
     )

@@ -19,6 +19,8 @@ FAULT, NOTE, OK = Severity.FAULT, Severity.NOTE, Severity.OK
 BF16_RELATIVE = 2.0**-8
 #: Share of greedily recorded tokens that the last state's argmax gives back in a sound dump.
 ON_POLICY = 0.98
+#: Mean error in nats of a sound last state's log-probabilities: bfloat16 storage stays well below it.
+LOGPROB_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,18 @@ def embedding_match(target: Target, samples: Sequence[Sample], boundary: Boundar
     return EmbeddingMatch(boundary, (difference / scale) ** 0.5)
 
 
-def check_embedding(matches: Sequence[EmbeddingMatch]) -> list[Finding]:
-    """B(0), and nothing else, equals the embedding rows of its tokens."""
+def check_embedding(dump: str, matches: Sequence[EmbeddingMatch]) -> list[Finding]:
+    """B(0) of a dump, and nothing else in it, equals the embedding rows of its tokens."""
     found = []
     for match in matches:
         name, equal = boundary_name(match.boundary), match.relative_difference <= BF16_RELATIVE
-        evidence = {"boundary": match.boundary, "relative_difference": match.relative_difference}
+        evidence = {"dump": dump, "boundary": match.boundary, "relative_difference": match.relative_difference}
         if match.boundary == 0 and equal:
             found.append(
                 Finding(
                     "dump.embedding_proved",
                     OK,
-                    f"B(0) is the embedding row of each token, to {match.relative_difference:.1e}",
+                    f"B(0) of {dump} is the embedding row of each token, to {match.relative_difference:.1e}",
                     "The tokens belong to the states, and the first state is the embedding output.",
                     evidence=evidence,
                 )
@@ -61,7 +63,7 @@ def check_embedding(matches: Sequence[EmbeddingMatch]) -> list[Finding]:
                 Finding(
                     "dump.not_embedding",
                     FAULT,
-                    f"The state stated as B(0) is not the embedding: it differs by {match.relative_difference:.2f}",
+                    f"B(0) as stated of {dump} is not the embedding: it differs by {match.relative_difference:.2f}",
                     "The states were captured one boundary later than stated, or belong to other tokens.",
                     "Correct the dump's boundaries in the case, or dump again.",
                     evidence,
@@ -72,7 +74,7 @@ def check_embedding(matches: Sequence[EmbeddingMatch]) -> list[Finding]:
                 Finding(
                     "dump.hidden_embedding",
                     FAULT,
-                    f"The state stated as {name} is the embedding output B(0)",
+                    f"The state of {dump} stated as {name} is the embedding output B(0)",
                     "The capture list started one earlier than stated, so every later state is off by one too.",
                     "State boundary 0 for it in the case, and check the ids that the dump was made with.",
                     evidence,
@@ -136,23 +138,33 @@ def check_last_state(last: Reconstruction | None, greedy: bool) -> Finding:
         "logprob_error": last.logprob_error,
         "tokens": last.count,
     }
-    name = boundary_name(last.boundary)
-    error = "" if last.logprob_error is None else f", log-probabilities to {last.logprob_error:.4f}"
-    if greedy and last.on_policy < ON_POLICY:
+    name, error = boundary_name(last.boundary), last.logprob_error
+    if (error is not None and error > LOGPROB_ERROR) or (greedy and last.on_policy < ON_POLICY):
+        by = "" if error is None else f", log-probabilities {error:.3f} nats off"
         return Finding(
             "dump.last_state_wrong",
             FAULT,
-            f"Norm and head on {name} give only {last.on_policy:.1%} of the recorded tokens",
+            f"Norm and head on {name} give only {last.on_policy:.1%} of the recorded tokens{by}",
             "The state is of another boundary, already normed, or of other tokens; or the responses are not the"
-            " target's own greedy ones.",
+            " target's own.",
             "Check which state the dump stores last and whether it was normed; regenerate responses on-policy.",
             evidence,
         )
+    if not greedy and error is None:
+        return Finding(
+            "dump.last_state_unproved",
+            NOTE,
+            f"Cannot tell whether {name} is sound: sampled tokens need not be its argmax",
+            "A sampled response says little of the state that made it.",
+            "Store the target's log-probabilities with the tokens, or a greedy response beside them.",
+            evidence,
+        )
     kind = "recorded" if greedy else "sampled"
+    by = "" if error is None else f", log-probabilities to {error:.4f}"
     return Finding(
         "dump.last_state",
         OK,
-        f"Norm and head on {name} give {last.on_policy:.1%} of the {kind} tokens as argmax{error}",
+        f"Norm and head on {name} give {last.on_policy:.1%} of the {kind} tokens as argmax{by}",
         "The last state is B(n), before the norm, and the responses are the target's own.",
         evidence=evidence,
     )

@@ -31,8 +31,8 @@ def check_forecast(
             "Capture B(n) with the same tokens.",
             {"steps": steps, **evidence},
         )
-    replayed = forecast.get("served", forecast.get("trained"))
-    if served is None or served.acceptance_length is None or replayed is None:
+    replayed = forecast.get("served", forecast["trained"])
+    if served is None or served.acceptance_length is None:
         return Finding(
             "served.forecast",
             NOTE,

@@ -31,10 +31,11 @@ def check_training_number(
         f"claimed_full_acc_{step}": claimed["full_acc_sum"][step] / claimed["full_acc_total"][step],
     }
     if worst <= COUNT_TOLERANCE:
+        closeness = f"to within {worst}" if worst else "exactly"
         return Finding(
             "training.reproduced",
             OK,
-            f"The counts of {library} come back to within {worst}, against {boundary_name(teacher)} as teacher",
+            f"The counts of {library} come back {closeness}, against {boundary_name(teacher)} as teacher",
             "The weights, the pass and the training wiring are as the trainer had them.",
             evidence=evidence,
         )

@@ -77,10 +77,14 @@ def check_training_wiring(trained: Wiring, best: Sequence[tuple[Boundary, ...]],
     )
 
 
+#: Below so many trials a conditional rate is not shown as evidence.
+FEW = 30
+
+
 def check_recurrence(walked: Acceptance) -> Finding:
     """The conditional rates of later steps hold up against the first."""
     rates = walked.all_starts.conditional
-    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates) if e.count}
+    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates) if e.count >= FEW}
     if len(rates) < 2:
         return Finding("recurrence.unknown", NOTE, "Cannot tell: one step only", "Run with 2 steps or more.")
     if rates[1].high < rates[0].low / 2:
@@ -96,7 +100,7 @@ def check_recurrence(walked: Acceptance) -> Finding:
     return Finding(
         "recurrence.healthy",
         OK,
-        f"Later steps hold up: c_1 {rates[0].value:.0%}, c_2 {rates[1].value:.0%}",
-        "The draft reads its own states as well as the target's.",
+        f"The first fed-back step holds up: c_1 {rates[0].value:.0%}, c_2 {rates[1].value:.0%}",
+        "The draft reads its own states about as well as the target's.",
         evidence=evidence,
     )
