@@ -114,9 +114,10 @@ def _unfinished(cells: list[nbformat.NotebookNode]) -> str | None:
     for cell in cells:
         if cell.cell_type != "code":
             continue
-        state, asked = cell.metadata.get("papermill", {}), cell.metadata.get("execution", {})
+        state, asked = cell.metadata.get("papermill", {}), cell.metadata.get("execution")
         finished = state.get("status") == "completed" and not state.get("exception")
-        died = asked and "shell.execute_reply" not in asked  # papermill takes it for completed
+        # Papermill takes a cell whose kernel died for completed; it was asked for and never answered.
+        died = asked is not None and "shell.execute_reply" not in asked
         if died or not finished:
             return f"cell {cell.id} (In [{cell.execution_count or ' '}])"
     return None
