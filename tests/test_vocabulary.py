@@ -133,7 +133,8 @@ def test_coverage_is_the_share_of_tokens_in_the_map(ids, tmp_path):
     assert share == by_hand if ids else share != share
     if ids:
         finding = check_coverage(found, share, len(ids))
-        assert finding.severity is Severity.NOTE and f"{share:.1%}" in finding.title and "no S_k is higher" in finding.title
+        assert finding.severity is Severity.NOTE
+        assert f"{share:.1%}" in finding.title and "no S_k is higher" in finding.title
 
 
 def test_the_inverse_map(tmp_path):
