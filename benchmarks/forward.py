@@ -20,7 +20,7 @@ from typing import Annotated
 
 import torch
 import typer
-from passes import manual, random_sample, runners
+from passes import BUNDLED, manual, random_sample, runners
 from rich.console import Console
 from rich.table import Table
 from shapes import SHAPES, write_draft
@@ -30,7 +30,6 @@ from eagle3lib.dialects import read_checkpoint
 from eagle3lib.ledger import flag_ledger, tensor_ledger
 
 HERE = Path(__file__).parent
-BUNDLED = HERE.parent / "data" / "smollm2" / "draft"
 MIB = 2**20
 
 

@@ -12,6 +12,10 @@ from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.rollout import chain_states
 from eagle3lib.sample import Sample
+from eagle3lib.target import Target, load_target
+
+BUNDLED = Path(__file__).parent.parent / "data" / "smollm2" / "draft"
+TARGET = BUNDLED.parent / "target" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 SLOTS = (0, 1, 2)
 
@@ -29,6 +33,12 @@ def manual(draft: Draft, sample: Sample, steps: int) -> list[torch.Tensor]:
     """Every pair's choice at every step, by the manual pass."""
     with torch.inference_mode():
         return [forward.greedy(draft, u) for u in chain_states(draft, sample, Wiring(SLOTS), steps)]
+
+
+def table(draft: Draft) -> torch.Tensor:
+    """The whole embedding, as the library holds it: the draft's own, or the target's."""
+    own = draft.embedding
+    return own.embed(torch.arange(draft.config.vocab_size)) if isinstance(own, Target) else own
 
 
 def library(draft: Draft) -> Callable[[Sample, int], list[torch.Tensor]]:
@@ -62,7 +72,7 @@ def library(draft: Draft) -> Callable[[Sample, int], list[torch.Tensor]]:
     model = Eagle3DraftModel(config).to(draft.dtype).eval()
     w, first = draft.weights, draft.weights.layers[0]
     weights = {
-        "embed_tokens": draft.embedding, "fc": w.fc, "norm": w.norm, "lm_head": w.head,
+        "embed_tokens": table(draft), "fc": w.fc, "norm": w.norm, "lm_head": w.head,
         "layers.0.input_layernorm": first.embed_norm, "layers.0.hidden_norm": first.hidden_norm,
         "layers.0.post_attention_layernorm": first.mlp_norm,
         "layers.0.self_attn.q_proj": first.attention.q.weight, "layers.0.self_attn.k_proj": first.attention.k.weight,
@@ -103,7 +113,7 @@ def products(draft: Draft, sample: Sample, steps: int) -> None:
 
 def runners(folder: Path, dtype: torch.dtype, tokens: int, steps: int) -> dict[str, Callable[[int], object]]:
     """What is timed, by name; each takes a number of pairs."""
-    draft = load_draft(folder, device="cpu", dtype=dtype)
+    draft = load_draft(folder, load_target(TARGET) if folder == BUNDLED else None, device="cpu", dtype=dtype)
     samples = {n: random_sample(draft, n) for n in (tokens, min(tokens, 16))}
     theirs = library(draft)
     return {
