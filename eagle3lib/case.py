@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -51,6 +51,14 @@ class DumpSection(Section):
     path: Path
     boundaries: tuple[BoundaryField, ...] | None = None  # of the stored states, in stored order
     temperature: float | None = Field(default=None, ge=0)  # of the recorded responses; 0 is greedy
+    axes: tuple[Literal["tokens", "states", "hidden"], ...] | None = None  # of a stored tensor, where sizes do not tell
+    prompt_length: int | None = Field(default=None, ge=0)  # tokens before the response, where no loss mask is stored
+    turn_begins: tuple[int, ...] = ()  # or: the token ids after which the target's tokens begin
+    turn_ends: tuple[int, ...] = ()  # and those that end them, the first of which is the target's
+    limit: int | None = Field(default=None, ge=1)  # at most this many samples
+    stride: int = Field(default=1, ge=1)  # every stride-th file
+    seed: int | None = None  # `limit` files drawn by it instead of the first
+    longest: int = Field(default=8192, ge=64)  # tokens; longer sequences are given in windows of this many
 
 
 class ServedSection(Section):

@@ -1,16 +1,67 @@
-"""Dumps of hidden states, whatever their layout, as one stream of samples."""
+"""Dumps of hidden states, whatever their layout, as one stream of samples.
+
+Nothing is held but the sample in hand, and its states are mapped, not read, where the file allows it. A file that
+cannot be used is passed over and remembered with what is wrong with it.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from eagle3lib import ecosystems
+from eagle3lib.axes import Known
 from eagle3lib.boundaries import Boundary, boundary_name
-from eagle3lib.ecosystems import Layout
+from eagle3lib.ecosystems import Glance, Layout, Origin, StoredSample
 from eagle3lib.errors import InputError
-from eagle3lib.sample import Sample
+from eagle3lib.sample import Sample, TeacherProbs
+from eagle3lib.turns import TurnRule
+
+#: Bad files whose sentences are kept; more are counted.
+KEPT = 100
+#: Files read in search of a first sample that can be used.
+TRIED = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which files of a dump are read, always the same ones, and how long a sample may be.
+
+    Attributes:
+        limit: at most this many samples.
+        stride: every stride-th file, in the order of their names.
+        seed: `limit` files drawn at random by it, instead of the first ones.
+        longest: tokens of a sample; a longer sequence is given in windows of this many, whose first half is the
+            context of the rest.
+    """
+
+    limit: int | None = None
+    stride: int = 1
+    seed: int | None = None
+    longest: int | None = None
+
+
+@dataclass
+class Reading:
+    """What a dump's passes came upon.
+
+    Attributes:
+        problems: file name → why it was passed over, of the first `KEPT`.
+        bad: how many were.
+        windowed: sequences given in windows.
+        notes: sentences on what files leave open.
+        read, found: files chosen, and files there, where only some are read because there are many.
+    """
+
+    problems: dict[str, str] = field(default_factory=dict)
+    bad: int = 0
+    windowed: int = 0
+    notes: set[str] = field(default_factory=set)
+    read: int | None = None
+    found: int | None = None
 
 
 @dataclass(frozen=True)
@@ -20,35 +71,120 @@ class Dump:
     Attributes:
         layout: how the files are laid out.
         boundaries: of the stored states, in stored order.
-        read: the boundaries that samples carry; the others are not read.
+        read: the boundaries that samples carry; the others are not touched.
+        told: the stored states' boundaries as the files have them; what was stated for the dump wins over it.
         temperature: at which the responses were generated, None if unknown.
-        limit: at most this many samples, the first ones.
+        known: of the tensors' axes.
+        turns: where the target's tokens are, for layouts without a loss mask.
+        reading: what the last pass came upon.
     """
 
     path: Path
     layout: Layout
     boundaries: tuple[Boundary, ...]
     read: tuple[Boundary, ...]
+    told: tuple[Boundary, ...] | None
     temperature: float | None
-    limit: int | None
+    choice: Choice
+    known: Known
+    turns: TurnRule
+    reading: Reading = field(default_factory=Reading, compare=False, repr=False)
 
     def __iter__(self) -> Iterator[Sample]:
-        columns = [self.boundaries.index(boundary) for boundary in self.read]
-        for item in self.layout.items(self.path)[: self.limit]:
-            stored = self.layout.load(item, columns)
-            if stored.n_states != len(self.boundaries):
-                raise _count_error(stored.name, stored.n_states, self.boundaries)
-            yield Sample(
-                name=stored.name,
-                token_ids=stored.token_ids,
-                loss_mask=stored.loss_mask,
-                states=dict(zip(self.read, stored.states, strict=True)),
-                logprobs=stored.logprobs,
-                temperature=self.temperature,
+        """The chosen samples.
+
+        Raises:
+            InputError: after the last file, if none could be used.
+        """
+        samples = self._samples()
+        yield from samples if self.choice.limit is None else islice(samples, self.choice.limit)
+
+    def _samples(self) -> Iterator[Sample]:
+        reading, usable = self.reading, False
+        reading.problems.clear()
+        reading.bad = reading.windowed = 0
+        for file in self._files():
+            try:
+                for stored in self.layout.read(file, self.known):
+                    sample = self._sample(stored, file)
+                    windows = self._windows(sample)
+                    usable = True
+                    yield from windows
+            except InputError as error:
+                reading.bad += 1
+                if len(reading.problems) < KEPT:
+                    reading.problems[file.name] = str(error)
+        if not usable and reading.problems:
+            raise InputError(
+                f"No file of {self.path} can be used, for example: {next(iter(reading.problems.values()))}"
             )
 
-    def __len__(self) -> int:
-        return len(self.layout.items(self.path)[: self.limit])
+    def _files(self) -> Iterator[Path]:
+        """The chosen files. A choice among files without numbers takes a list of their names."""
+        choice, files = self.choice, self.layout.files(self.path)
+        chosen = choice.limit is not None or choice.stride > 1 or choice.seed is not None
+        if chosen and not self.layout.ordered:
+            files = iter(sorted(files, key=lambda file: (str(file.parent), len(file.name), file.name)))
+        files = islice(files, 0, None, choice.stride)
+        if choice.seed is None:
+            return files
+        listed = list(files)
+        n = min(choice.limit or len(listed), len(listed))
+        return (listed[i] for i in sorted(random.Random(choice.seed).sample(range(len(listed)), n)))
+
+    def _sample(self, stored: StoredSample, file: Path) -> Sample:
+        if len(stored.states) != len(self.boundaries):
+            raise _count_error(file, len(stored.states), self.boundaries)
+        if stored.boundaries != self.told:
+            held = ", ".join(map(boundary_name, stored.boundaries or ()))
+            raise InputError(f"{file} holds {held}, unlike the first file of the dump.")
+        if stored.note:
+            self.reading.notes.add(stored.note)
+        states = dict(zip(self.boundaries, stored.states, strict=True))
+        mask = stored.loss_mask
+        return Sample(
+            stored.name,
+            stored.token_ids,
+            self.turns.mask(stored.token_ids, stored.name) if mask is None else mask,
+            {boundary: states[boundary] for boundary in self.read},
+            stored.logprobs,
+            stored.temperature if self.temperature is None else self.temperature,
+            stored.teacher,
+            stored.first_position,
+        )
+
+    def _windows(self, sample: Sample) -> Iterator[Sample]:
+        """The sample, or where it is longer than `longest`, the windows of it that hold the target's tokens."""
+        n, longest = len(sample.token_ids), self.choice.longest
+        if longest is None or n <= longest:
+            yield sample
+            return
+        self.reading.windowed += 1
+        context = longest // 2
+        for begin in range(0, n - context, longest - context):
+            window = _window(sample, begin, min(begin + longest, n), context if begin else 0)
+            if window.loss_mask.any():
+                yield window
+
+
+def _window(sample: Sample, begin: int, end: int, context: int) -> Sample:
+    """Tokens begin .. end - 1; the first `context` of them were supervised in the window before."""
+    rows = slice(begin, end)
+    mask = sample.loss_mask[rows].clone()
+    mask[:context] = False
+    teacher = sample.teacher
+    if teacher is not None:
+        teacher = TeacherProbs(teacher.probs[rows], None if teacher.ids is None else teacher.ids[rows])
+    return replace(
+        sample,
+        name=f"{sample.name} tokens {begin}-{end - 1}",
+        token_ids=sample.token_ids[rows],
+        loss_mask=mask,
+        states={boundary: state[rows] for boundary, state in sample.states.items()},
+        logprobs=None if sample.logprobs is None else sample.logprobs[rows],
+        teacher=teacher,
+        first_position=sample.first_position + begin,
+    )
 
 
 def open_dump(
@@ -58,31 +194,38 @@ def open_dump(
     read: Sequence[Boundary] | None = None,
     temperature: float | None = None,
     limit: int | None = None,
+    choice: Choice | None = None,
+    known: Known | None = None,
+    turns: TurnRule | None = None,
+    reading: Reading | None = None,
 ) -> Dump:
     """Open a folder of dumped states.
 
     Args:
-        boundaries: of the stored states, in stored order. The layouts do not record them, so None is refused
-            with the number of stored states.
+        boundaries: of the stored states, in stored order; None where the files themselves say.
         read: the boundaries wanted, None for all; only these are read from disk.
-        temperature: at which the responses were generated.
-        limit: at most this many samples.
+        temperature: at which the responses were generated; None for what the files say.
+        limit: at most this many samples; short for `choice`.
+        known: the target's hidden size, and how axes stand, for layouts that need it.
+        turns: where the target's tokens are, for layouts that hold no loss mask.
+        reading: takes what the passes come upon, instead of one of the dump's own.
 
     Raises:
-        InputError: if no layout fits the folder, the number of stored states is not the number of stated
-            boundaries, or a wanted boundary is not among the stated ones.
+        InputError: if no layout fits the folder, its first files cannot be used, the number of stored states is not
+            the number of stated boundaries, or a wanted boundary is not among the stated ones.
     """
-    path = Path(path)
+    path, choice, known = Path(path), choice or Choice(limit=limit), known or Known()
     layout = recognise_layout(path)
-    n_states = layout.n_states(path)
-    if boundaries is None:
+    known = replace(known, n_states=len(boundaries) if boundaries is not None else known.n_states)
+    stored = first_sample(path, layout, known)
+    if boundaries is None and stored.boundaries is None:
         raise InputError(
-            f"{path} holds {n_states} states a token and does not say which; state their boundaries in stored order,"
-            " as in boundaries = [0, 3, 16, 28, 30]."
+            f"{path} holds {len(stored.states)} states a token and does not say which; state their boundaries in"
+            " stored order, as in boundaries = [0, 3, 16, 28, 30]."
         )
-    boundaries = tuple(boundaries)
-    if n_states != len(boundaries):
-        raise _count_error(path, n_states, boundaries)
+    boundaries = stored.boundaries if boundaries is None else tuple(boundaries)
+    if len(stored.states) != len(boundaries):
+        raise _count_error(path, len(stored.states), boundaries)
     if len(set(boundaries)) != len(boundaries):
         raise InputError(
             f"The boundaries {list(boundaries)} stated for {path} repeat one; state each stored state once."
@@ -92,7 +235,51 @@ def open_dump(
         if boundary not in boundaries:
             held = ", ".join(map(boundary_name, boundaries))
             raise InputError(f"{path} holds {held} and not {boundary_name(boundary)}, which was asked for.")
-    return Dump(path, layout, boundaries, read, temperature, limit)
+    found = reading or Reading()
+    return Dump(
+        path, layout, boundaries, read, stored.boundaries, temperature, choice, known, turns or TurnRule(), found
+    )
+
+
+def layout_boundaries(path: Path, known: Known, origin: Origin) -> tuple[Boundary, ...]:
+    """The boundaries of a dump's states by what its files say or by its layout's own rule.
+
+    Raises:
+        InputError: as `recognise_layout` and `first_sample`, or if neither says.
+    """
+    layout = recognise_layout(path)
+    stored = first_sample(path, layout, known)
+    if (found := layout.boundaries(stored, origin)) is None:
+        named = "" if origin.target else ", or name the target"
+        raise InputError(
+            f"State the boundaries of the {len(stored.states)} states in {path}{named}; {layout.label} does not say."
+        )
+    return found
+
+
+def first_sample(path: Path, layout: Layout, known: Known) -> StoredSample:
+    """The first sample that can be used.
+
+    Raises:
+        InputError: that of the first file, if the first `TRIED` are all bad.
+    """
+    first = None
+    for file in islice(layout.files(path), TRIED):
+        try:
+            for stored in layout.read(file, known):
+                return stored
+        except InputError as error:
+            first = first or error
+    raise first or InputError(f"The files of {path} hold no sample.")
+
+
+def count_files(path: Path) -> int:
+    """How many files of samples a dump has.
+
+    Raises:
+        InputError: as `recognise_layout`.
+    """
+    return sum(1 for _ in recognise_layout(path).files(path))
 
 
 def recognise_layout(path: Path) -> Layout:
@@ -105,12 +292,13 @@ def recognise_layout(path: Path) -> Layout:
         raise InputError(
             f"Expected a folder of dumped states at {path}, found {'a file' if path.exists() else 'nothing'}."
         )
+    glance = Glance(path)
     for layout in ecosystems.LAYOUTS:
-        if layout.fits(path):
+        if layout.fits(glance):
             return layout
-    found = ", ".join(sorted(p.name for p in path.iterdir())[:5]) or "nothing"
+    found = ", ".join(glance.names[:5]) or "nothing"
     known = "; ".join(layout.label for layout in ecosystems.LAYOUTS)
-    raise InputError(f"No known dump layout fits {path}, which holds {found}. Known: {known}.")
+    raise InputError(f"No known dump layout fits {path}, which holds {found}.{glance.trouble} Known: {known}.")
 
 
 def _count_error(where: Path | str, n_states: int, boundaries: tuple[Boundary, ...]) -> InputError:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from eagle3lib import ecosystems
+from eagle3lib.axes import Known
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import Case, DumpSection
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.dialects import read_checkpoint
-from eagle3lib.dumps import Dump, open_dump, recognise_layout
-from eagle3lib.ecosystems import Engine, TargetShape, Trainer
+from eagle3lib.dumps import Choice, Dump, Reading, count_files, layout_boundaries, open_dump
+from eagle3lib.ecosystems import Engine, Origin, TargetShape, Trainer
 from eagle3lib.errors import InputError
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
 from eagle3lib.tensors import read_json
+from eagle3lib.turns import TurnRule
+
+#: Files of a dump that are read where the case does not choose: lists of samples stay small, as their states are
+#: mapped, and passes over them end within an hour.
+MANY = 512
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,9 @@ class Investigation:
     def __init__(self, case: Case, device: str = "auto", dtype: torch.dtype = torch.float32) -> None:
         self.case = case
         self._device, self._dtype = device, dtype
+        self.readings: dict[str, Reading] = {}  # by dump: what reading it came upon
+        self._boundaries: dict[str, tuple[Boundary, ...]] = {}
+        self._counts: dict[str, int] = {}
 
     @cached_property
     def target(self) -> Target | None:
@@ -134,28 +143,61 @@ class Investigation:
         return read_json(record) if record else {}
 
     def stored_boundaries(self, section: DumpSection) -> tuple[Boundary, ...]:
-        """The boundaries of a dump's states: stated by the case, else by the layout's own rule.
+        """The boundaries of a dump's states: stated by the case, else by its files or its layout's own rule.
 
         Raises:
-            InputError: if the case does not say and the rule needs a target that the case does not name.
+            InputError: if the case does not say and nothing else does.
         """
         if section.boundaries is not None:
             return section.boundaries
-        if self.shape is None:
-            raise InputError(
-                f"State the boundaries of the dump {section.name!r}, or name the target; {section.path} does not say."
-            )
-        layout = "list" if recognise_layout(section.path).name.endswith("list") else "current"
-        return self.trainer.dump_boundaries(layout, self.trainer.read_ids(self.draft_config), self.shape)
+        if section.name not in self._boundaries:
+            ids = self.trainer.read_ids(self.draft_config)
+            origin = Origin(self.trainer, ids, self.shape, self._slots_by_ids)
+            self._boundaries[section.name] = layout_boundaries(section.path, self._known(section), origin)
+        return self._boundaries[section.name]
+
+    @property
+    def _slots_by_ids(self) -> tuple[Boundary, ...] | None:
+        """What fed `fc` by the case, or by the rule of the form that the draft is written in."""
+        if self.case.training.boundaries is not None or self.shape is None:
+            return self.case.training.boundaries
+        form = ecosystems.FORMS.get(read_checkpoint(self.case.draft.path).form)
+        return form.trained_boundaries(self.draft_config, self.shape.n_layers) if form else None
+
+    def _known(self, section: DumpSection) -> Known:
+        return Known(self.target.hidden_size if self.target else None, axes=section.axes)
 
     def open(self, section: DumpSection, read: Sequence[Boundary] | None = None) -> Dump:
-        """One dump of the case.
+        """One dump of the case. Of one with more than `MANY` files an even choice is read, unless the case chooses.
 
         Raises:
             InputError: as `open_dump`.
         """
-        boundaries = self.stored_boundaries(section)
-        return open_dump(section.path, boundaries, read=read, temperature=section.temperature)
+        choice = Choice(section.limit, section.stride, section.seed, section.longest)
+        reading = self.readings.setdefault(section.name, Reading())
+        if not section.model_fields_set & {"limit", "stride", "seed"}:
+            choice = self._bounded(section, choice, reading)
+        return open_dump(
+            section.path,
+            self.stored_boundaries(section),
+            read=read,
+            temperature=section.temperature,
+            choice=choice,
+            known=self._known(section),
+            turns=TurnRule(section.prompt_length, section.turn_begins, section.turn_ends),
+            reading=reading,
+        )
+
+    def _bounded(self, section: DumpSection, choice: Choice, reading: Reading) -> Choice:
+        """An even choice of at most `MANY` files of a dump that has more."""
+        if section.name not in self._counts:
+            self._counts[section.name] = count_files(section.path)
+        n = self._counts[section.name]
+        if n <= MANY:
+            return choice
+        stride = -(-n // MANY)
+        reading.read, reading.found = -(-n // stride), n
+        return replace(choice, stride=stride)
 
     def sections(self, needed: Sequence[Boundary] = (), *, greedy: bool = True) -> list[DumpSection]:
         """The dumps that hold every needed boundary, in the case's order; greedy ones only, or all."""

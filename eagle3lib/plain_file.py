@@ -8,6 +8,7 @@ header and the data (safetensors' own README).
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: As the format's own library has it.
+LONGEST_HEADER = 100_000_000
 #: Set to anything but 0 to map nothing.
 VARIABLE = "EAGLE3LIB_PLAIN_READ"
 DTYPES = {
@@ -45,6 +48,22 @@ class _Entry:
         return self.dtype
 
 
+def _entry(entry: dict[str, Any], data: int, size: int) -> _Entry:
+    """One line of the header, held against the file's size before anything is read.
+
+    Raises:
+        ValueError: if shape, type and place disagree.
+    """
+    shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+    if any(type(n) is not int or n < 0 for n in (*shape, begin, end)):
+        raise ValueError("a shape or an offset is no whole number")
+    if math.prod(shape) * DTYPES[entry["dtype"]].itemsize != end - begin:
+        raise ValueError(f"{end - begin} bytes are no {entry['dtype']} {list(shape)}")
+    if data + end > size:
+        raise ValueError(f"the data end beyond the file's {size} bytes")
+    return _Entry(shape, entry["dtype"], data + begin)
+
+
 class PlainFile:
     """What `safe_open` offers, as far as this package uses it.
 
@@ -57,16 +76,14 @@ class PlainFile:
         size = file.stat().st_size
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            if not 2 <= length <= size - 8:
+            if not 2 <= length <= min(size - 8, LONGEST_HEADER):
                 raise ValueError(f"the header says {length} bytes of a file of {size}")
-            header: dict[str, Any] = json.loads(stream.read(length))
-        self._metadata = header.pop("__metadata__", None)
-        self._entries = {
-            name: _Entry(tuple(entry["shape"]), entry["dtype"], 8 + length + entry["data_offsets"][0])
-            for name, entry in header.items()
-        }
-        if any(8 + length + entry["data_offsets"][1] > size for entry in header.values()):
-            raise ValueError(f"the data end beyond the file's {size} bytes")
+            try:
+                header: dict[str, Any] = json.loads(stream.read(length))
+                self._metadata = header.pop("__metadata__", None)
+                self._entries = {name: _entry(entry, 8 + length, size) for name, entry in header.items()}
+            except (TypeError, AttributeError, KeyError, RecursionError) as error:
+                raise ValueError(f"the header is no table of tensors: {error!r}") from None
 
     def keys(self) -> list[str]:
         """Names of the tensors."""

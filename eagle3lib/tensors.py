@@ -63,7 +63,7 @@ def open_safetensors(file: Path) -> Iterator:
             return
         with _mapped(file) as handle:
             yield handle
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RuntimeError, KeyError, OverflowError) as error:
         raise InputError(f"{file} is not a whole safetensors file ({_plain(error, file)}); copy it again.") from error
 
 

@@ -13,6 +13,7 @@ from complaints import LFS_POINTER, complaint
 from safetensors.torch import save_file
 
 from eagle3lib.dumps import open_dump
+from eagle3lib.errors import InputError
 
 BOUNDARIES = (0, 2, 3)
 
@@ -34,9 +35,13 @@ def first_file(folder: Path) -> Path:
     return folder / "hidden_states" / "hs_0.safetensors"
 
 
-def read_all(folder: Path) -> list:
-    """Every sample of a dump."""
-    return list(open_dump(folder, BOUNDARIES))
+def read_all(folder: Path) -> None:
+    """Every sample of a dump; what a bad file's finding would say is raised."""
+    dump = open_dump(folder, BOUNDARIES)
+    for _ in dump:
+        pass
+    for problem in dump.reading.problems.values():
+        raise InputError(problem)
 
 
 def test_a_dump_that_is_not_there(tmp_path):
@@ -113,8 +118,8 @@ def test_a_sample_without_its_tensors(current):
 
 
 def test_states_without_a_states_axis(current):
-    save_file({"hidden_states": torch.zeros(4, 24), "token_ids": torch.zeros(4)}, first_file(current))
-    complaint(lambda: read_all(current), str(first_file(current)), "[tokens, states, hidden size]", "[4, 24]")
+    save_file({"hidden_states": torch.zeros(5, 4, 3, 8), "token_ids": torch.zeros(4).long()}, first_file(current))
+    complaint(lambda: read_all(current), str(first_file(current)), "[tokens, states, hidden size]", "[5, 4, 3, 8]")
 
 
 def test_a_dump_without_its_arrow_data_set(current):
@@ -196,12 +201,12 @@ def test_a_truncated_pt_file(listed):
     ("changes", "parts"),
     [
         ({"loss_mask": None}, ("loss_mask", "Tensor", "NoneType")),
-        ({"hidden_states": torch.zeros(36, 3, 8)}, ("hidden_states", "list", "found Tensor")),
+        ({"hidden_states": None}, ("hidden_states", "list", "found NoneType")),
         ({"input_ids": [1, 2]}, ("input_ids", "Tensor", "found list")),
         ({"hidden_states": [torch.zeros(9, 8)] * 3}, ("[36, hidden size]", "[9, 8]")),
         ({"hidden_states": [torch.zeros(36)] * 3}, ("[36, hidden size]", "[36]")),
     ],
-    ids=["no mask", "stacked", "list of ids", "rows", "one axis"],
+    ids=["no mask", "no states", "list of ids", "rows", "one axis"],
 )
 def test_a_pt_file_with_the_wrong_entries(changes, parts, listed):
     file = listed / "data_0.pt"

@@ -36,7 +36,6 @@ def test_a_dump_comes_back_as_it_was_written(dump_folder):
     layout, folder, samples = dump_folder
     assert recognise_layout(folder).name == layout
     dump = open_dump(folder, BOUNDARIES, temperature=0.8)
-    assert len(dump) == len(samples)
     for _ in range(2):
         for found, expected in zip(dump, samples, strict=True):
             assert torch.equal(found.token_ids, expected.token_ids)
@@ -73,7 +72,6 @@ def test_a_limit_keeps_the_first_samples(dump_folder):
     """limit = 2 of 3."""
     _, folder, samples = dump_folder
     dump = open_dump(folder, BOUNDARIES, limit=2)
-    assert len(dump) == 2
     assert [len(s.token_ids) for s in dump] == [len(s.token_ids) for s in samples[:2]]
 
 

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from eagle3lib.ecosystems._base import Captures, Engine, Patch, TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import LayerIds
 from eagle3lib.ecosystems._form import Form, Seen
-from eagle3lib.ecosystems._layout import Layout, StoredSample
+from eagle3lib.ecosystems._glance import Glance
+from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Layout", "LayerIds", "Patch", "Seen",
-    "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
+    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds", "Origin", "Patch",
+    "Seen", "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 System = TypeVar("System", Engine, Form, Trainer)
@@ -32,7 +33,8 @@ def _discover(kind: type[System]) -> dict[str, System]:
 ENGINES: dict[str, Engine] = _discover(Engine)
 TRAINERS: dict[str, Trainer] = _discover(Trainer)
 FORMS: dict[str, Form] = _discover(Form)
-LAYOUTS: tuple[Layout, ...] = tuple(layout for m in _modules for layout in getattr(m, "LAYOUTS", ()))
+_layouts = [layout for m in _modules for layout in getattr(m, "LAYOUTS", ())]
+LAYOUTS: tuple[Layout, ...] = tuple(sorted(_layouts, key=lambda layout: layout.general))
 
 
 def flat_config(config: dict[str, Any]) -> dict[str, Any]:

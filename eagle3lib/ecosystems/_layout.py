@@ -1,41 +1,99 @@
-"""What a dump layout offers: which folders it fits, how many states a token it holds, and its samples."""
+"""What a dump layout offers: which folders it fits, its files in order, their samples, and its rule for boundaries."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from eagle3lib.axes import Known
+from eagle3lib.boundaries import Boundary
+from eagle3lib.ecosystems._base import TargetShape, Trainer
+from eagle3lib.ecosystems._config_ids import LayerIds
+from eagle3lib.ecosystems._glance import Glance
+from eagle3lib.sample import TeacherProbs
+
 
 @dataclass(frozen=True)
 class StoredSample:
-    """One sample as its file holds it; `states` are the columns asked for, in the order asked for."""
+    """One sample as its file holds it. States are views of a mapped file wherever it can be mapped.
+
+    Attributes:
+        states: every stored state, in stored order.
+        loss_mask: None where the layout holds none.
+        logprobs: the target's own, of each token given those before it.
+        boundaries: of the states, where the file itself says.
+        first_position: position of token 0 in the recorded sequence.
+        temperature: of the response, where the file says.
+        last_normed: whether the last state is behind the final norm, where the file tells.
+        note: one sentence on what the file leaves open, "" where nothing.
+    """
 
     name: str
     token_ids: Int[Tensor, " T"]
-    loss_mask: Bool[Tensor, " T"]
-    n_states: int
     states: tuple[Float[Tensor, "R H"], ...]
-    logprobs: Float[Tensor, " T"] | None = None  # the target's own, of each token given those before it
+    loss_mask: Bool[Tensor, " T"] | None = None
+    logprobs: Float[Tensor, " T"] | None = None
+    teacher: TeacherProbs | None = None
+    boundaries: tuple[Boundary, ...] | None = None
+    first_position: int = 0
+    temperature: float | None = None
+    last_normed: bool | None = None
+    note: str = ""
 
 
-class Layout(Protocol):
+@dataclass(frozen=True)
+class Origin:
+    """What a layout's rule may depend on besides the file.
+
+    Attributes:
+        slots: the boundaries that fed `fc`, by the draft's ids or its trainer's default.
+        ids: as the draft's config.json lists them, read by `trainer`.
+    """
+
+    trainer: Trainer
+    ids: LayerIds
+    target: TargetShape | None = None
+    slots: tuple[Boundary, ...] | None = None
+
+
+class Layout(ABC):
     """One way in which a trainer or engine writes hidden states to disk."""
 
     name: str
     label: str
+    #: Whether `files` come in the order of their numbers however many there are.
+    ordered = False
+    #: Whether it is recognised by so little that others are tried first.
+    general = False
 
-    def fits(self, folder: Path) -> bool:
-        """Whether the folder's file names are of this layout; no file is opened."""
+    @abstractmethod
+    def fits(self, glance: Glance) -> bool:
+        """Whether the folder is of this layout."""
 
-    def items(self, folder: Path) -> list[Path]:
-        """The sample files, in order."""
+    @abstractmethod
+    def files(self, folder: Path) -> Iterator[Path]:
+        """The sample files, found while they are asked for."""
 
-    def n_states(self, folder: Path) -> int:
-        """How many states a token the first sample holds."""
+    @abstractmethod
+    def read(self, file: Path, known: Known) -> Iterator[StoredSample]:
+        """The samples of one file.
 
-    def load(self, item: Path, columns: list[int]) -> StoredSample:
-        """One sample; of its states only the given columns are read."""
+        Raises:
+            InputError: if the file is broken or not of this layout.
+        """
+
+    def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
+        """The boundaries of a sample's states by the layout's own rule; None where it has none that fits them."""
+        return stored.boundaries
+
+
+def slots_then(last: Boundary, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
+    """The rule of the layouts that store what feeds `fc` and after it the last state."""
+    if origin.slots is None or len(stored.states) != len(origin.slots) + 1:
+        return None
+    return (*origin.slots, last)

@@ -10,7 +10,8 @@ Old: `data_{i}.pt`, a dictionary of `input_ids` [S], `hidden_states` (a list of 
 
 from __future__ import annotations
 
-import pickle
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,102 +19,120 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from eagle3lib.ecosystems._layout import StoredSample
+from eagle3lib import pickles
+from eagle3lib.axes import HIDDEN, STATES, TOKENS, Known, split_states
+from eagle3lib.boundaries import Boundary
+from eagle3lib.ecosystems._files import entry, number, numbered, token_mask, token_row, token_row_ids
+from eagle3lib.ecosystems._glance import Glance
+from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
 from eagle3lib.errors import InputError
 from eagle3lib.tensors import open_safetensors
 
+#: [S, m, H], as the writer has it.
+DOCUMENTED = (TOKENS, STATES, HIDDEN)
 
-class CurrentLayout:
+
+class CurrentLayout(Layout):
     """`hs_{i}.safetensors` with an Arrow data set."""
 
     name = "speculators"
-    label = "speculators' current layout (hidden_states/hs_0.safetensors beside an Arrow data set)"
+    label = "speculators (hidden_states/hs_0.safetensors beside data-*.arrow)"
+    ordered = True
 
-    def fits(self, folder: Path) -> bool:
-        return next((folder / "hidden_states").glob("hs_*.safetensors"), None) is not None
+    def fits(self, glance: Glance) -> bool:
+        return next(self.files(glance.folder), None) is not None
 
-    def items(self, folder: Path) -> list[Path]:
-        return sorted((folder / "hidden_states").glob("hs_*.safetensors"), key=_number)
+    def files(self, folder: Path) -> Iterator[Path]:
+        return numbered(folder / "hidden_states", "hs_{}.safetensors")
 
-    def n_states(self, folder: Path) -> int:
-        with open_safetensors(self.items(folder)[0]) as handle:
-            return self._shape(handle, self.items(folder)[0])[1]
-
-    def load(self, item: Path, columns: list[int]) -> StoredSample:
-        with open_safetensors(item) as handle:
-            n_tokens, n_states, _ = self._shape(handle, item)
-            piece = handle.get_slice("hidden_states")
-            states = tuple(piece[:, column] for column in columns if column < n_states)
-            token_ids = handle.get_tensor("token_ids").long()
-            logprobs = handle.get_tensor("token_logprobs").float() if "token_logprobs" in handle.keys() else None
-        row = _number(item)
-        folder = item.parent.parent
-        table = _arrow_rows(folder, max((file.stat().st_mtime_ns for file in folder.glob("data-*.arrow")), default=0))
+    def read(self, file: Path, known: Known) -> Iterator[StoredSample]:
+        token_ids, states, logprobs = states_and_tokens(file, known)
+        row, folder = number(file), file.parent.parent
+        table = _arrow_rows(folder, max((f.stat().st_mtime_ns for f in folder.glob("data-*.arrow")), default=0))
         if row >= len(table):
             raise InputError(
-                f"{item} has no row {row} in the data set beside it, which has {len(table)}; the dump is incomplete."
+                f"{file} has no row {row} in the data set beside it, which has {len(table)}; the dump is incomplete."
             )
-        ids, mask = (torch.tensor(table[name][row].as_py()) for name in ("input_ids", "loss_mask"))
-        if len(mask) != len(ids):
+        ids, mask = (_numbers(table[name][row], file) for name in ("input_ids", "loss_mask"))
+        mask = token_mask(mask, f"Row {row} of the data set beside {file}", len(ids))
+        if not torch.equal(ids.long(), token_ids):
             raise InputError(
-                f"Row {row} of the data set beside {item} holds {len(ids)} ids and a loss mask of {len(mask)}."
+                f"{file} holds {len(token_ids)} token ids, which row {row} of the data set beside it ({len(ids)} ids)"
+                " does not match; the states are another sample's."
             )
-        if len(token_ids) != n_tokens or not torch.equal(ids.long(), token_ids):
-            raise InputError(
-                f"{item} holds {len(token_ids)} token ids and {n_tokens} rows, which row {row} of the data set beside"
-                f" it ({len(ids)} ids) does not match; the states are another sample's."
-            )
-        return StoredSample(item.name, token_ids, mask.bool(), n_states, states, logprobs)
+        yield StoredSample(file.name, token_ids, states, mask, logprobs)
 
-    @staticmethod
-    def _shape(handle, item: Path) -> tuple[int, int, int]:
-        if not {"hidden_states", "token_ids"} <= set(handle.keys()):
-            raise InputError(f"Expected hidden_states and token_ids in {item}, found {', '.join(handle.keys())}.")
-        shape = tuple(handle.get_slice("hidden_states").get_shape())
-        if len(shape) != 3:
-            raise InputError(f"Expected hidden_states [tokens, states, hidden size] in {item}, found {list(shape)}.")
-        return shape
+    def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
+        return origin.trainer.dump_boundaries("current", origin.ids, origin.target) if origin.target else None
 
 
-class ListLayout:
+class ListLayout(Layout):
     """`data_{i}.pt` with a list of states."""
 
     name = "speculators-list"
-    label = "speculators' old list layout (data_0.pt)"
+    label = "speculators' old lists (data_0.pt)"
+    ordered = True
 
-    def fits(self, folder: Path) -> bool:
-        return next(folder.glob("data_*.pt"), None) is not None
+    def fits(self, glance: Glance) -> bool:
+        """By its names; where the first files can be read, not what other systems give such names."""
+        named = any(re.fullmatch(r"data_\w+\.pt", name) for name in glance.names)
+        states = glance.pickled.get("hidden_states") if glance.pickled_keys else None
+        return named and (glance.pickled is None or isinstance(states, list))
 
-    def items(self, folder: Path) -> list[Path]:
-        return sorted(folder.glob("data_*.pt"), key=_number)
+    def files(self, folder: Path) -> Iterator[Path]:
+        return numbered(folder, "data_{}.pt")
 
-    def n_states(self, folder: Path) -> int:
-        return self.load(self.items(folder)[0], []).n_states
-
-    def load(self, item: Path, columns: list[int]) -> StoredSample:
-        data = _load_pt(item)
-        states, token_ids, mask = (data[name] for name in ("hidden_states", "input_ids", "loss_mask"))
-        if len(mask) != len(token_ids):
-            raise InputError(f"{item} holds {len(token_ids)} ids and a loss mask of {len(mask)}; they must agree.")
-        for state in states:
+    def read(self, file: Path, known: Known) -> Iterator[StoredSample]:
+        data = pickles.read(file)
+        if not isinstance(data, dict):
+            raise InputError(f"Expected a dictionary of tensors in {file}, found {type(data).__name__}.")
+        token_ids = token_row_ids(entry(data, "input_ids", file), file)
+        stored = entry(data, "hidden_states", file, list)
+        mask = token_mask(entry(data, "loss_mask", file), file, len(token_ids))
+        for state in stored:
             found = list(state.shape) if isinstance(state, Tensor) else type(state).__name__
             if not isinstance(state, Tensor) or state.ndim != 2 or len(state) != len(token_ids):
                 raise InputError(
-                    f"Expected states [{len(token_ids)}, hidden size] in {item}, found {found}; rows must match tokens."
+                    f"Expected states [{len(token_ids)}, hidden size] in {file}, found {found}; rows must match tokens."
                 )
-        chosen = tuple(states[column] for column in columns if column < len(states))
-        return StoredSample(item.name, token_ids.long(), mask.bool(), len(states), chosen)
+        yield StoredSample(file.name, token_ids, tuple(stored), mask)
+
+    def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
+        return origin.trainer.dump_boundaries("list", origin.ids, origin.target) if origin.target else None
 
 
 LAYOUTS = (CurrentLayout(), ListLayout())
 
 
-def _number(file: Path) -> int:
-    """The i of `hs_{i}.safetensors` and `data_{i}.pt`."""
-    digits = file.stem.rsplit("_", 1)[-1]
-    if not digits.isdigit():
-        raise InputError(f"Expected a number at the end of the name of {file}, found {digits!r}.")
-    return int(digits)
+def states_and_tokens(file: Path, known: Known) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
+    """Token ids, states and perhaps log-probabilities of a file that vLLM's connector wrote.
+
+    Raises:
+        InputError: if a tensor is missing, or its sizes do not fit the tokens.
+    """
+    with open_safetensors(file) as handle:
+        names = set(handle.keys())
+        if not {"hidden_states", "token_ids"} <= names:
+            raise InputError(f"Expected hidden_states and token_ids in {file}, found {', '.join(sorted(names))}.")
+        tensor, ids = handle.get_tensor("hidden_states"), handle.get_tensor("token_ids")
+        logprobs = handle.get_tensor("token_logprobs") if "token_logprobs" in names else None
+    token_ids = token_row_ids(ids, file)
+    if logprobs is not None:
+        logprobs = token_row(logprobs, "log-probabilities", file, len(token_ids)).float()
+    states = split_states(tensor, len(token_ids), known, f"hidden_states of {file}", documented=DOCUMENTED)
+    return token_ids, states, logprobs
+
+
+def _numbers(cell: pa.Scalar, file: Path) -> Tensor:
+    """A list of whole numbers from an Arrow table."""
+    values = cell.values
+    if (
+        values is None
+        or values.null_count
+        or not (pa.types.is_integer(values.type) or pa.types.is_boolean(values.type))
+    ):
+        raise InputError(f"Expected whole numbers in the data set's row for {file}, found {cell.type}.")
+    return torch.tensor(values.to_numpy(zero_copy_only=False))
 
 
 @lru_cache(maxsize=4)
@@ -128,30 +147,14 @@ def _arrow_rows(folder: Path, changed: int) -> pa.Table:
         raise InputError(f"Expected the Arrow data set with loss masks (data-*.arrow) in {folder}, found none.")
     try:
         table = pa.concat_tables(pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files)
-    except (pa.ArrowInvalid, OSError) as error:
+        for name in {"input_ids", "loss_mask"} & set(table.column_names):
+            table[name].validate(full=True)  # offsets within the data; the numbers themselves are not looked at
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"The Arrow data set in {folder} cannot be read ({error}); copy it again.") from error
     for name in ("input_ids", "loss_mask"):
-        if name not in table.column_names:
+        kind = table.schema.field(name).type if name in table.column_names else None
+        if kind is None or not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             raise InputError(
-                f"Expected the column {name} in the Arrow data set in {folder}, found {table.column_names}."
+                f"Expected the column {name} of lists in the Arrow data set in {folder}, found {table.column_names}."
             )
     return table
-
-
-def _load_pt(file: Path) -> dict:
-    """A `.pt` dictionary of tensors; no pickled code runs.
-
-    Raises:
-        InputError: if it needs more than tensors, is broken, or lacks an entry.
-    """
-    try:
-        data = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{file} cannot be read as tensors alone ({reason}); save it again as safetensors.") from error
-    expected = {"input_ids": Tensor, "hidden_states": list, "loss_mask": Tensor}
-    for name, kind in expected.items():
-        found = data.get(name) if isinstance(data, dict) else None
-        if not isinstance(found, kind):
-            raise InputError(f"Expected {name} as a {kind.__name__} in {file}, found {type(found).__name__}.")
-    return data
