@@ -17,8 +17,9 @@ from eagle3lib.axes import Known
 from eagle3lib.boundaries import Boundary, boundary_name
 from eagle3lib.ecosystems import Glance, Layout, Origin, StoredSample
 from eagle3lib.errors import InputError
-from eagle3lib.sample import Sample, TeacherProbs
+from eagle3lib.sample import Sample
 from eagle3lib.turns import TurnRule
+from eagle3lib.windows import windows
 
 #: Bad files whose sentences are kept; more are counted.
 KEPT = 100
@@ -107,9 +108,9 @@ class Dump:
             try:
                 for stored in self.layout.read(file, self.known):
                     sample = self._sample(stored, file)
-                    windows = self._windows(sample)
                     usable = True
-                    yield from windows
+                    reading.windowed += self.choice.longest is not None and len(sample.token_ids) > self.choice.longest
+                    yield from windows(sample, self.choice.longest)
             except InputError as error:
                 reading.bad += 1
                 if len(reading.problems) < KEPT:
@@ -152,39 +153,6 @@ class Dump:
             stored.teacher,
             stored.first_position,
         )
-
-    def _windows(self, sample: Sample) -> Iterator[Sample]:
-        """The sample, or where it is longer than `longest`, the windows of it that hold the target's tokens."""
-        n, longest = len(sample.token_ids), self.choice.longest
-        if longest is None or n <= longest:
-            yield sample
-            return
-        self.reading.windowed += 1
-        context = longest // 2
-        for begin in range(0, n - context, longest - context):
-            window = _window(sample, begin, min(begin + longest, n), context if begin else 0)
-            if window.loss_mask.any():
-                yield window
-
-
-def _window(sample: Sample, begin: int, end: int, context: int) -> Sample:
-    """Tokens begin .. end - 1; the first `context` of them were supervised in the window before."""
-    rows = slice(begin, end)
-    mask = sample.loss_mask[rows].clone()
-    mask[:context] = False
-    teacher = sample.teacher
-    if teacher is not None:
-        teacher = TeacherProbs(teacher.probs[rows], None if teacher.ids is None else teacher.ids[rows])
-    return replace(
-        sample,
-        name=f"{sample.name} tokens {begin}-{end - 1}",
-        token_ids=sample.token_ids[rows],
-        loss_mask=mask,
-        states={boundary: state[rows] for boundary, state in sample.states.items()},
-        logprobs=None if sample.logprobs is None else sample.logprobs[rows],
-        teacher=teacher,
-        first_position=sample.first_position + begin,
-    )
 
 
 def open_dump(

@@ -16,7 +16,6 @@ from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.dialects import read_checkpoint
 from eagle3lib.dumps import Choice, Dump, Reading, count_files, layout_boundaries, open_dump
 from eagle3lib.ecosystems import Engine, Origin, TargetShape, Trainer
-from eagle3lib.errors import InputError
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
 from eagle3lib.tensors import read_json

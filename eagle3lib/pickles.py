@@ -119,8 +119,8 @@ def _content_trouble(data: Any, depth: int) -> str:
         plain = type(data) in (Tensor, torch.nn.Parameter) and data.layout == torch.strided
         if not plain or data.dtype not in DTYPES or data.device.type != "cpu":
             return f"it holds a tensor of a kind that is not read: {data.dtype}, {data.layout}"
-        if data.numel() * data.element_size() > data.untyped_storage().nbytes():
-            return f"it holds a tensor {list(data.shape)} that shows more than the {len(data.untyped_storage())} bytes stored"
+        if data.numel() * data.element_size() > (stored := data.untyped_storage().nbytes()):
+            return f"it holds a tensor {list(data.shape)} that shows more than the {stored} bytes stored"
         return ""
     parts = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple) else ()
     return next((trouble for part in parts if (trouble := _content_trouble(part, depth - 1))), "")

@@ -15,8 +15,8 @@ from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds", "Origin", "Patch",
-    "Seen", "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
+    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds", "Origin",
+    "Patch", "Seen", "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 System = TypeVar("System", Engine, Form, Trainer)
