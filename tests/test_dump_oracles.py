@@ -56,7 +56,7 @@ def rewrite_with_datasets(folder, given) -> None:
         "loss_mask": [s.loss_mask.long().tolist() for s in given],
         "seq_len": [len(s.token_ids) for s in given],
     }
-    datasets.Dataset.from_dict(rows).save_to_disk(folder)
+    datasets.Dataset.from_dict(rows).with_format("torch").save_to_disk(folder)
 
 
 def test_transformers_states_are_what_the_layout_says(tmp_path):

@@ -59,43 +59,44 @@ class CacheLayout(Layout):
                 )
         for i in range(shape[0]):
             row = {name: tensor[i] for name, tensor in tensors.items()}
-            yield _sample(row, boundaries, draft_ids, f"{file.name}[{i}]")
+            yield _sample(row, boundaries, draft_ids, file, i)
 
 
 LAYOUTS = (CacheLayout(),)
 
 
-def _sample(row: dict[str, Tensor], boundaries: tuple[int, ...], draft_ids: Tensor, name: str) -> StoredSample:
-    """One row of a shard: tokens x[1] .. x[n - 1], and their states h[1] .. h[n - 1]."""
+def _sample(row: dict[str, Tensor], boundaries: tuple[int, ...], draft_ids: Tensor, file: Path, i: int) -> StoredSample:
+    """Row i of a shard: tokens x[1] .. x[n - 1], and their states h[1] .. h[n - 1]."""
+    where = f"{file}[{i}]"
     length = int(row["attention_mask"].sum())
     if not 3 <= length <= len(row["input_ids"]) or not bool(row["attention_mask"][:length].all()):
-        raise InputError(f"Expected three tokens or more in {name}, padded on the right; found {length}.")
+        raise InputError(f"Expected three tokens or more in {where}, padded on the right; found {length}.")
     n = length - 1
     states = row["aux_hidden_states"][1:length]
     size = states.shape[1] // len(boundaries)
     return StoredSample(
-        name,
+        f"{file.name}[{i}]",
         row["input_ids"][:n].long(),
         states.split(size, dim=1),
         row["loss_mask"][:n].bool(),
-        teacher=_teacher(row, draft_ids, n, name),
+        teacher=_teacher(row, draft_ids, n, where),
         boundaries=boundaries,
         first_position=1,
         note=NO_FIRST,
     )
 
 
-def _teacher(row: dict[str, Tensor], draft_ids: Tensor, n: int, name: str) -> TeacherProbs | None:
+def _teacher(row: dict[str, Tensor], draft_ids: Tensor, n: int, where: str) -> TeacherProbs | None:
     """Row t of the cache is about x[t + 2], which is the token after x[t + 1], the sample's token t."""
     if (probs := row.get("target_probs")) is not None:
         if probs.shape[-1] != len(draft_ids):
-            raise InputError(f"Expected {len(draft_ids)} probabilities a token in {name}, found {probs.shape[-1]}.")
+            raise InputError(f"Expected {len(draft_ids)} probabilities a token in {where}, found {probs.shape[-1]}.")
         return TeacherProbs(probs[:n], draft_ids.expand(n, -1))
     values, places = row.get("target_probs_values"), row.get("target_probs_indices")
     if values is None or places is None:
         return None
     if values.shape != places.shape or bool((places < 0).any() | (places >= len(draft_ids)).any()):
-        raise InputError(f"Expected places within {len(draft_ids)} draft ids in {name}, found others.")
+        raise InputError(f"Expected places within {len(draft_ids)} draft ids in {where}, found others.")
     return TeacherProbs(values[:n], draft_ids[places[:n].long()])
 
 
