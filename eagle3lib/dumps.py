@@ -21,8 +21,6 @@ from eagle3lib.sample import Sample
 from eagle3lib.turns import TurnRule
 from eagle3lib.windows import windows
 
-#: Bad files whose sentences are kept; more are counted.
-KEPT = 100
 #: Files read in search of a first sample that can be used.
 TRIED = 16
 
@@ -47,19 +45,17 @@ class Choice:
 
 @dataclass
 class Reading:
-    """What a dump's passes came upon.
+    """What the passes over a dump came upon, all of them together.
 
     Attributes:
-        problems: file name → why it was passed over, of the first `KEPT`.
-        bad: how many were.
+        problems: file → why it was passed over.
         windowed: sequences given in windows.
         notes: sentences on what files leave open.
         read, found: files chosen, and files there, where only some are read because there are many.
     """
 
     problems: dict[str, str] = field(default_factory=dict)
-    bad: int = 0
-    windowed: int = 0
+    windowed: set[str] = field(default_factory=set)
     notes: set[str] = field(default_factory=set)
     read: int | None = None
     found: int | None = None
@@ -77,7 +73,7 @@ class Dump:
         temperature: at which the responses were generated, None if unknown.
         known: of the tensors' axes.
         turns: where the target's tokens are, for layouts without a loss mask.
-        reading: what the last pass came upon.
+        reading: what the passes came upon.
     """
 
     path: Path
@@ -101,24 +97,20 @@ class Dump:
         yield from samples if self.choice.limit is None else islice(samples, self.choice.limit)
 
     def _samples(self) -> Iterator[Sample]:
-        reading, usable = self.reading, False
-        reading.problems.clear()
-        reading.bad = reading.windowed = 0
+        usable, first = False, None
         for file in self._files():
             try:
-                for stored in self.layout.read(file, self.known):
+                for stored in _read(self.layout, file, self.known):
                     sample = self._sample(stored, file)
                     usable = True
-                    reading.windowed += self.choice.longest is not None and len(sample.token_ids) > self.choice.longest
+                    if self.choice.longest is not None and len(sample.token_ids) > self.choice.longest:
+                        self.reading.windowed.add(sample.name)
                     yield from windows(sample, self.choice.longest)
             except InputError as error:
-                reading.bad += 1
-                if len(reading.problems) < KEPT:
-                    reading.problems[file.name] = str(error)
-        if not usable and reading.problems:
-            raise InputError(
-                f"No file of {self.path} can be used, for example: {next(iter(reading.problems.values()))}"
-            )
+                first = first or error
+                self.reading.problems[str(file.relative_to(self.path))] = str(error)
+        if first and not usable:
+            raise InputError(f"No file of {self.path} can be used, for example: {first}")
 
     def _files(self) -> Iterator[Path]:
         """The chosen files. A choice among files without numbers takes a list of their names."""
@@ -234,7 +226,7 @@ def first_sample(path: Path, layout: Layout, known: Known) -> StoredSample:
     first = None
     for file in islice(layout.files(path), TRIED):
         try:
-            for stored in layout.read(file, known):
+            for stored in _read(layout, file, known):
                 return stored
         except InputError as error:
             first = first or error
@@ -248,6 +240,14 @@ def count_files(path: Path) -> int:
         InputError: as `recognise_layout`.
     """
     return sum(1 for _ in recognise_layout(path).files(path))
+
+
+def _read(layout: Layout, file: Path, known: Known) -> Iterator[StoredSample]:
+    """A file's samples, what the operating system refuses in a sentence too."""
+    try:
+        yield from layout.read(file, known)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror or error}); check its rights and its disk.") from None
 
 
 def recognise_layout(path: Path) -> Layout:

@@ -14,7 +14,16 @@ from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import Case, DumpSection
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.dialects import read_checkpoint
-from eagle3lib.dumps import Choice, Dump, Reading, count_files, layout_boundaries, open_dump
+from eagle3lib.dumps import (
+    Choice,
+    Dump,
+    Reading,
+    count_files,
+    first_sample,
+    layout_boundaries,
+    open_dump,
+    recognise_layout,
+)
 from eagle3lib.ecosystems import Engine, Origin, TargetShape, Trainer
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
@@ -42,6 +51,7 @@ class Investigation:
         self._device, self._dtype = device, dtype
         self.readings: dict[str, Reading] = {}  # by dump: what reading it came upon
         self._boundaries: dict[str, tuple[Boundary, ...]] = {}
+        self._temperatures: dict[str, float | None] = {}
         self._counts: dict[str, int] = {}
 
     @cached_property
@@ -164,7 +174,15 @@ class Investigation:
         return form.trained_boundaries(self.draft_config, self.shape.n_layers) if form else None
 
     def _known(self, section: DumpSection) -> Known:
-        return Known(self.target.hidden_size if self.target else None, axes=section.axes)
+        stated = len(section.boundaries) if section.boundaries else None
+        return Known(self.target.hidden_size if self.target else None, stated, section.axes)
+
+    def temperature(self, section: DumpSection) -> float | None:
+        """Of a dump's responses: stated by the case, else by its files."""
+        if section.temperature is None and section.name not in self._temperatures:
+            first = first_sample(section.path, recognise_layout(section.path), self._known(section))
+            self._temperatures[section.name] = first.temperature
+        return section.temperature if section.temperature is not None else self._temperatures[section.name]
 
     def open(self, section: DumpSection, read: Sequence[Boundary] | None = None) -> Dump:
         """One dump of the case. Of one with more than `MANY` files an even choice is read, unless the case chooses.
@@ -203,7 +221,7 @@ class Investigation:
         return [
             section
             for section in self.case.dumps
-            if set(needed) <= set(self.stored_boundaries(section)) and not (greedy and section.temperature)
+            if set(needed) <= set(self.stored_boundaries(section)) and not (greedy and self.temperature(section))
         ]
 
     def common_boundaries(self, needed: Sequence[Boundary]) -> list[Boundary]:

@@ -18,16 +18,16 @@ def check_files(dump: str, reading: Reading, longest: int | None = None) -> list
         longest: tokens of a window, as the pass was told.
     """
     found = []
-    if reading.bad:
+    if reading.problems:
         names = list(reading.problems)[:NAMED]
         found.append(
             Finding(
                 "dump.bad_files",
                 RISK,
-                f"{reading.bad} of the files read of {dump} cannot be used, among them {', '.join(names)}",
+                f"{len(reading.problems)} of the files read of {dump} cannot be used, among them {', '.join(names)}",
                 f"They were passed over; the numbers are of the others. {reading.problems[names[0]]}",
                 "Copy or dump these files again.",
-                {"dump": dump, "bad_files": reading.bad, "names": names},
+                {"dump": dump, "bad_files": len(reading.problems), "names": names},
             )
         )
     if reading.found is not None:
@@ -46,12 +46,12 @@ def check_files(dump: str, reading: Reading, longest: int | None = None) -> list
             Finding(
                 "dump.windows",
                 NOTE,
-                f"{reading.windowed} sequences of {dump} are longer than {longest} tokens and are read in windows",
+                f"{len(reading.windowed)} sequences of {dump} are longer than {longest} tokens and are read in windows",
                 f"A window begins with {(longest or 0) // 2} tokens of context. That is exact for a draft whose sliding"
                 " window is no longer; another sees no keys before the context, and a turn that crosses windows counts"
                 " as a turn of its own in each.",
                 "State a larger `longest` for the dump in the case, if memory allows.",
-                {"dump": dump, "sequences": reading.windowed, "longest": longest},
+                {"dump": dump, "sequences": len(reading.windowed), "longest": longest},
             )
         )
     return found + [
