@@ -31,6 +31,19 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class TeacherProbs:
+    """A teacher's distributions as a dump carries them: row t is over the token that follows x[t], that is x[t + 1].
+
+    Attributes:
+        probs: [R, K] probabilities.
+        ids: [R, K] target ids of a top-k; None where K is the draft vocabulary, in its order.
+    """
+
+    probs: Float[Tensor, "R K"] = field(repr=False)
+    ids: Int[Tensor, "R K"] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
 class Sample:
     """A recorded sequence of T tokens.
 
@@ -42,6 +55,8 @@ class Sample:
             token of a generation was never an input).
         logprobs: [T] the target's own log-probability of each token, None where the dump carries none.
         temperature: at which the generated tokens were sampled; 0 is greedy, None unknown.
+        teacher: the training teacher's distributions, where the dump carries them.
+        first_position: position of token 0 in the recorded sequence; not 0 where a long one is read in windows.
     """
 
     name: str
@@ -50,6 +65,8 @@ class Sample:
     states: Mapping[Boundary, Float[Tensor, "R H"]] = field(repr=False)
     logprobs: Float[Tensor, " T"] | None = None
     temperature: float | None = None
+    teacher: TeacherProbs | None = None
+    first_position: int = 0
 
     def state(self, boundary: Boundary) -> Float[Tensor, "R H"]:
         """The states at one boundary.
