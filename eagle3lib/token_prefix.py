@@ -17,6 +17,8 @@ from eagle3lib.target import Target
 AROUND = 12
 #: Under these names a request's or a response's JSON holds the prompt's ids.
 ID_KEYS = ("prompt_token_ids", "input_ids", "token_ids", "prompt")
+#: Names of the speakers in chat templates.
+ROLES = ("system", "user", "assistant", "model", "human")
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,8 @@ def compare_prefix(
         return tuple(f"<{i}>" if target is None or i < 0 else target.text(i) for i in ids)
 
     windows = [texts(ids[max(middle - AROUND, 0) : middle + AROUND]) for ids in (ours, theirs)]
-    return PrefixDifference(
-        at, (len(ours), len(theirs)), *windows, _suggestion(ours, theirs, at, texts(ours[:at]), windows)
-    )
+    suggests = _suggestion(ours, theirs, at, texts(ours[:at]), windows)
+    return PrefixDifference(at, (len(ours), len(theirs)), *windows, suggests)
 
 
 def _suggestion(
@@ -99,15 +100,15 @@ def _suggestion(
     after = ["".join(window[skip:]) for window in windows]
     if _alike(*after):
         return "The texts are the same and the tokens are not: another tokenizer, or other merges at that place."
-    if any("think" in text.casefold() for text in after) and "think" in "".join(after).casefold():
+    if sum("think" in text.casefold() for text in after) == 1:
         return "A thinking tag on one side: the chat template's thinking switch (enable_thinking) differs."
     text = "".join(before).casefold()
-    role = max(("system", "user", "assistant", "model", "human"), key=text.rfind) if text else ""
-    if role == "system" and text.rfind(role) >= 0:
+    role = max(ROLES, key=text.rfind)
+    if role == "system" and role in text:
         return "They part inside the system prompt: another system prompt, or a date that the template writes."
     if any("system" in text.casefold()[:40] for text in after):
         return "Only one side has a system prompt there: the template adds a default one, or the request left it out."
-    if text.rfind(role) < 0 or not text:
+    if role not in text:
         return "They part before any role is named: another chat template, or none."
     return "They part inside the conversation: another request, or a template that formats its turns otherwise."
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,8 +55,8 @@ def test_turns_are_found_and_counted(target) -> None:
 @pytest.mark.parametrize(("by", "word"), [(1, "late"), (-1, "early")])
 def test_shifted_mask_is_named(by: int, word: str, inv: Investigation, dumps) -> None:
     samples = [replace(s, loss_mask=s.loss_mask.roll(by)) for s in dumps["every"]]
-    finding = next(f for f in check_tokens("every", read_responses(inv.target, samples)) if "edge" not in f.code[5:9]
-                   and f.code == "dump.mask_shifted")  # fmt: skip
+    found = {f.code: f for f in check_tokens("every", read_responses(inv.target, samples))}
+    finding = found["dump.mask_shifted"]
     assert str(finding.severity) == "fault"
     assert word in finding.title
 
@@ -132,15 +131,14 @@ def test_prefix_differences_are_named(inv: Investigation, dumps) -> None:
     user = len(prompt) - next(i for i, t in enumerate(reversed(prompt)) if inv.target.text(t) == "user") - 2
     bos = encode(inv, "<|endoftext|>")
     think = encode(inv, "<", "think", ">", "\n")
+    assert inv.target.text(prompt[user]) == "<|im_start|>"
     cases = {
         "BOS": (ours, bos + prompt),
         "thinking": (ours, prompt + think + ours[begin:]),
-        "system prompt": (ours, prompt[:4] + encode(inv, " not") + prompt[4:]),
-        "default": (ours, prompt[user:] if inv.target.text(prompt[user]) == "<|im_start|>" else []),
+        "inside the system prompt": (ours, prompt[:4] + encode(inv, " not") + prompt[4:]),
+        "Only one side has a system prompt": (prompt, prompt[user:]),
     }
     for word, (mine, other) in cases.items():
-        if word == "default":
-            word = "system"
         found = compare_prefix(torch.tensor(mine), other, inv.target)
         assert word in found.suggests, (word, found)
         assert check_prefix(found).code == "dump.prefix_differs"
@@ -177,4 +175,3 @@ def test_what_are_no_ids_is_refused(text: str, tmp_path: Path) -> None:
         read_token_ids(tmp_path / "ids")
     with pytest.raises(InputError, match="cannot be read"):
         read_token_ids(tmp_path / "none")
-    assert json.dumps(text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eagle3lib.boundaries import FINAL_NORMED, boundary_name
-from eagle3lib.checks.last_state import LOGPROB_ERROR, is_sound
 from eagle3lib.checks.training import COUNT_TOLERANCE
 from eagle3lib.findings import Finding, Severity
 from eagle3lib.reconstruction import Reconstruction
+from eagle3lib.soundness import LOGPROB_ERROR, is_sound
 from eagle3lib.teacher import TeacherAudit
 from eagle3lib.training import StepCounts, Truth
 
