@@ -73,7 +73,7 @@ def check_last_state(
     return Finding(
         "dump.last_state",
         OK,
-        f"{_reading_name(last.stated)} on {name} gives {last.on_policy:.1%} of the {kind} tokens as argmax{by}",
+        f"{_reading_name(last.stated)} on {name} gives {last.on_policy:.2%} of the {kind} tokens as argmax{by}",
         f"The last state is {where}, row for row that of the recorded tokens.",
         evidence=evidence,
     )
