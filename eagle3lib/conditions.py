@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eagle3lib.case import Case
-from eagle3lib.checks.dump import ON_POLICY, Reconstruction
+from eagle3lib.reconstruction import Reconstruction
 from eagle3lib.sample import Sample
+from eagle3lib.soundness import ON_POLICY
 
 
 @dataclass(frozen=True)

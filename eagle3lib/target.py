@@ -30,8 +30,9 @@ class Rows(Protocol):
 class Scores:
     """What the target's last state says of the recorded next tokens, per row."""
 
-    logprob: Float[Tensor, " T"]  # of the recorded token, natural logarithm
+    logprob: Float[Tensor, "T ..."]  # of the recorded token, natural logarithm
     argmax: Int[Tensor, " T"]
+    entropy: Float[Tensor, " T"] | None = None  # of the whole distribution, in nats
 
 
 @dataclass(frozen=True)
@@ -86,28 +87,48 @@ class Target:
         """norm(B(n)), float32."""
         return rms_norm(last.float(), self.norm_weight, self.norm_eps)
 
-    def score(self, normed: Float[Tensor, "T H"], next_ids: Int[Tensor, " T"]) -> Scores:
+    def score(
+        self,
+        normed: Float[Tensor, "T H"],
+        next_ids: Int[Tensor, "T ..."],
+        *,
+        among: Int[Tensor, " D"] | None = None,
+        entropy: bool = False,
+    ) -> Scores:
         """Log-probability of each row's recorded next token, and the argmax, over the whole vocabulary.
 
             logp = z[x] - logsumexp(z),   z = normed · headᵀ
 
         The head is read in chunks of `VOCAB_CHUNK` rows; no [T, V] block is made.
+
+        Args:
+            next_ids: one id a row, or several [T, S] of which one pass gives all; -1 stands for none, and has the
+                log-probability -inf.
+            among: the distribution is over these ids alone, as a teacher's over a draft vocabulary.
+            entropy: whether the distribution's entropy is wanted too.
         """
+        vocabulary = torch.arange(self.vocab_size) if among is None else among.cpu().sort().values
         n = len(next_ids)
         total = torch.full((n,), -torch.inf)
         best = torch.full((n,), -torch.inf)
+        mean = torch.zeros(n)  # of the logits under the distribution so far
         argmax = torch.zeros(n, dtype=torch.long)
-        recorded = torch.full((n,), -torch.inf)
-        for begin in range(0, self.vocab_size, VOCAB_CHUNK):
-            ids = torch.arange(begin, min(begin + VOCAB_CHUNK, self.vocab_size))
+        recorded = torch.full((n, next_ids[0].numel() if n else 1), -torch.inf)
+        wanted = next_ids.reshape(recorded.shape)
+        for ids in vocabulary.split(VOCAB_CHUNK):
             logits = normed @ self.head_row_reader(ids).T  # [T, chunk]
-            total = torch.logaddexp(total, logits.logsumexp(-1))
+            part = logits.logsumexp(-1)
+            before, total = total, torch.logaddexp(total, part)
             value, index = logits.max(-1)
-            argmax = torch.where(value > best, index + begin, argmax)
+            argmax = torch.where(value > best, ids[index], argmax)
             best = torch.maximum(best, value)
-            inside = (next_ids >= begin) & (next_ids < begin + len(ids))
-            recorded[inside] = logits[inside, next_ids[inside] - begin]
-        return Scores(recorded - total, argmax)
+            column = torch.searchsorted(ids, wanted.contiguous()).clamp(max=len(ids) - 1)
+            recorded = torch.where(ids[column] == wanted, logits.gather(1, column), recorded)
+            if entropy:
+                inside = (logits.softmax(-1) * logits).sum(-1)
+                mean = mean * (before - total).exp() + inside * (part - total).exp()
+        logprob = (recorded - total[:, None]).reshape(next_ids.shape)
+        return Scores(logprob, argmax, total - mean if entropy else None)
 
     def text(self, token_id: int) -> str:
         """A token's text, or its id in angle brackets where the target carries no texts."""

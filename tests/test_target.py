@@ -128,6 +128,23 @@ def test_a_score_equals_a_dense_log_softmax(chunk, target, monkeypatch):
     assert len(scores.argmax.unique()) > 5, "the argmax must not be one token everywhere"
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_a_score_among_some_ids_and_of_several_tokens(chunk, target, monkeypatch):
+    """The distribution over a draft's vocabulary, its entropy, and ids that are not in it or stand for none; 1e-5."""
+    monkeypatch.setattr(target_module, "VOCAB_CHUNK", chunk)
+    normed = target.final_norm(torch.randn(40, toys.HIDDEN, generator=toys.generator(2)))
+    among = torch.randperm(toys.VOCABULARY, generator=toys.generator(4))[:30]
+    dense = (normed.double() @ toys.target_tensors()["lm_head.weight"][among].double().T).log_softmax(-1)
+    ids = torch.stack([among[torch.arange(40) % 30], torch.full((40,), -1), torch.arange(40)], dim=1)
+    scores = target.score(normed, ids, among=among, entropy=True)
+    assert_close(scores.logprob[:, 0].double(), dense[torch.arange(40), torch.arange(40) % 30], rtol=1e-5, atol=1e-5)
+    assert bool((scores.logprob[:, 1] == -torch.inf).all())
+    assert torch.equal(scores.logprob[:, 2] == -torch.inf, ~torch.isin(ids[:, 2], among))
+    assert torch.equal(scores.argmax, among[dense.argmax(-1)])
+    assert_close(scores.entropy.double(), -(dense.exp() * dense).sum(-1), rtol=1e-5, atol=1e-5)
+    assert target.score(normed, ids[:, 0]).entropy is None
+
+
 def test_of_equal_logits_the_lowest_id_wins(target, monkeypatch):
     """As a dense argmax has it, across a chunk's end."""
     monkeypatch.setattr(target_module, "VOCAB_CHUNK", 10)

@@ -1,0 +1,151 @@
+"""Stage `training`: which boundary taught, and what a perfect pupil of it would be worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eagle3lib.boundaries import FINAL_NORMED, boundary_name
+from eagle3lib.checks.training import COUNT_TOLERANCE
+from eagle3lib.findings import Finding, Severity
+from eagle3lib.reconstruction import Reconstruction
+from eagle3lib.soundness import LOGPROB_ERROR, is_sound
+from eagle3lib.teacher import TeacherAudit
+from eagle3lib.training import StepCounts, Truth
+
+FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
+
+
+def reproduces(
+    counted: Mapping[Truth, StepCounts], claimed: float | None = None, counts: Mapping[str, list[int]] | None = None
+) -> dict[Truth, bool] | None:
+    """Under which truths the claimed training number comes back; None where nothing is claimed.
+
+    Args:
+        counted: as `step_counts` gives it.
+        claimed: the claimed full_acc_0; it comes back where it lies in a truth's interval.
+        counts: the trainer's own sums and totals on these samples, which win: they come back to within
+            `COUNT_TOLERANCE`.
+    """
+    if counts:
+        return {
+            truth: all(
+                abs(int(mine[:, k].sum()) - theirs) <= COUNT_TOLERANCE
+                for name, mine in ours.by_name().items()
+                for k, theirs in enumerate(counts[name][: mine.shape[1]])
+            )
+            for truth, ours in counted.items()
+        }
+    if claimed is None:
+        return None
+    accuracy = {truth: ours.full_acc(0) for truth, ours in counted.items()}
+    return {truth: found.low <= claimed <= found.high for truth, found in accuracy.items()}
+
+
+def check_teacher(audit: TeacherAudit | None, n_layers: int, reproduced: Mapping[Truth, bool] | None = None) -> Finding:
+    """The teacher is the target's last state; an earlier one is a risk, and a fault where the claim proves it.
+
+    Args:
+        audit: of the teacher that the case, the training record or the dump layout's rule names; None without one.
+        reproduced: as `reproduces` gives it.
+    """
+    if audit is None:
+        return Finding(
+            "training.teacher_unknown",
+            NOTE,
+            "Cannot tell which state taught: neither the case nor the dumps' layout says",
+            "A training accuracy means nothing without the truth that it was taken against.",
+            "State training.teacher in the case, or give a dump with just the slots and the teacher.",
+        )
+    reproduced = reproduced or {}
+    name = boundary_name(audit.boundary)
+    pupil = audit.full if audit.draft is None else audit.draft
+    last = [truth for truth in (n_layers, FINAL_NORMED) if truth in reproduced]
+    evidence = {
+        "teacher": audit.boundary,
+        "last": n_layers,
+        "pupil_full_vocabulary": audit.full,
+        "pupil_draft_vocabulary": audit.draft,
+        "mean_logprob": audit.mean_logprob,
+        "tokens": audit.count,
+        "claim_reproduced_under": [truth for truth, there in reproduced.items() if there],
+    }
+    worth = f"its perfect pupil would say {pupil:.1%} of the recorded tokens"
+    if audit.boundary in (n_layers, FINAL_NORMED):
+        return Finding(
+            "training.teacher",
+            OK,
+            f"The teacher is the target's last state, {name}: {worth}",
+            "What the draft learned to say is what the target says.",
+            evidence=evidence,
+        )
+    by_teacher = reproduced.get(audit.boundary)
+    under_last = any(reproduced[truth] for truth in last)
+    blocks = n_layers - audit.boundary
+    depth = f"{blocks} block{'s' if blocks > 1 else ''} before the end"
+    if under_last:
+        return Finding(
+            "training.teacher_ambiguous" if by_teacher else "training.teacher_last",
+            NOTE,
+            f"The claimed number comes back against {boundary_name(last[0])}"
+            + (f" and against {name}" if by_teacher else f", so {name} did not teach"),
+            "The layout's rule names the last stored state as the teacher; the claim was taken against the target's"
+            " own last state."
+            if not by_teacher
+            else "Both truths fit the claim on these samples; more samples would tell them apart.",
+            "State training.teacher in the case.",
+            evidence,
+        )
+    if by_teacher and last:
+        return Finding(
+            "training.teacher_early",
+            FAULT,
+            f"The draft was taught by {name}, {depth}: {worth}, whatever its training number",
+            f"The claimed number comes back against {name} and not against {boundary_name(last[0])}: it is accuracy"
+            " against a wrong truth.",
+            "Dump the state after the last block as the teacher, and train again.",
+            evidence,
+        )
+    return Finding(
+        "training.teacher_early",
+        RISK,
+        f"By the dump's own rule {name} taught, {depth}: {worth}",
+        "If so, the training number is accuracy against a wrong truth; nothing here proves that it was."
+        if last
+        else "If so, the training number is accuracy against a wrong truth; without B(n) in the same dump that cannot"
+        " be proved.",
+        "Reproduce the training number under each stored state (notebook 03) on a dump that also holds B(n).",
+        evidence,
+    )
+
+
+def check_teacher_probabilities(last: Reconstruction | None) -> Finding | None:
+    """The distributions that a dump carries are those of its own last state; None where it carries none."""
+    if last is None or last.teacher_error is None:
+        return None
+    name, error = boundary_name(last.boundary), last.teacher_error
+    evidence = {"boundary": last.boundary, "teacher_error": error}
+    if error <= LOGPROB_ERROR:
+        return Finding(
+            "training.teacher_probabilities",
+            OK,
+            f"The dump's teacher probabilities are those of {name}, to {error:.4f} nats",
+            "The teacher is the state that the dump stores last.",
+            evidence=evidence,
+        )
+    if not is_sound(last):
+        return Finding(
+            "training.teacher_probabilities_unknown",
+            NOTE,
+            f"Cannot tell whether the teacher or {name} is wrong: they are {error:.2f} nats apart",
+            "The state is not proved by the recorded tokens either.",
+            "Store the target's log-probabilities with the tokens.",
+            evidence,
+        )
+    return Finding(
+        "training.teacher_probabilities_differ",
+        RISK,
+        f"The dump's teacher probabilities are {error:.2f} nats off those of {name}, which is sound",
+        "The teacher is another state, another model, or at another temperature.",
+        "Compute the teacher's probabilities from the state after the last block.",
+        evidence,
+    )
