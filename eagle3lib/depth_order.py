@@ -20,6 +20,9 @@ import numpy as np
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
 from eagle3lib.placement import Placement
 
+#: Norms of a path's two ends that differ by this factor give its direction; else the one nearer to the ids is taken.
+CLEAR_RISE = 2.0
+
 
 @dataclass(frozen=True)
 class Order:
@@ -28,7 +31,8 @@ class Order:
     Attributes:
         stated: ids in ascending order, deeper than the embedding.
         best: the same ids in the order in which their states lie; directed as `stated` as far as possible.
-        gain: by how much the legs in which the two differ are shorter, as a share of them; 0 where they agree.
+        gain: by how much the legs in which the two differ are shorter, as a share of them; 0 where they are one path,
+            in one direction or two.
         margin: where they agree, by how much the legs of the closest other order are longer, as a share of those it
             replaces; infinite where there is no other.
         rivals: ids whose places the closest other order exchanges.
@@ -64,9 +68,11 @@ def order(placement: Placement, left_out: Collection[Boundary] = (0,)) -> Order:
         best = best[moves[costs.argmin()]]
     if len(best):
         norms = placement.norms[index]
-        best = min((best, best[::-1]), key=lambda path: (_disorder(path), norms[path[0]] > norms[path[-1]]))
+        rise = norms[best[-1]] / norms[best[0]]
+        turned = rise < 1 / CLEAR_RISE or (rise < CLEAR_RISE and _disorder(best[::-1]) < _disorder(best))
+        best = best[::-1] if turned else best
     gain, margin, rivals = 0.0, np.inf, ()
-    if not (best == own).all():
+    if not (best == own).all() and not (best == own[::-1]).all():
         gain = float(_savings(squared, own, best))
     elif len(moves):
         savings = _savings(squared, own, moves)
@@ -77,12 +83,12 @@ def order(placement: Placement, left_out: Collection[Boundary] = (0,)) -> Order:
     return Order(stated, tuple(stated[i] for i in best), gain, margin, rivals, nearest, growth)
 
 
-def misplaced(stated: Sequence[int], best: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
+def misplaced(best: Sequence[int], doubtful: Collection[int] = ()) -> dict[int, tuple[int | None, int | None]]:
     """The fewest ids to move so that the rest stands in order, each with the ids between which its state lies.
 
-    None stands for the end of the list.
+    None stands for the end of the list. Of two choices as short, the one that moves more doubtful ids is taken.
     """
-    kept = _longest_rising(best)
+    kept = _longest_rising(best, doubtful)
     found = {}
     for position, boundary in enumerate(best):
         if boundary not in kept:
@@ -116,7 +122,7 @@ def _savings(squared: np.ndarray, own: np.ndarray, others: np.ndarray) -> np.nda
     shared = np.abs(np.diff(place, axis=-1)) == 1
     legs = squared[others[..., :-1], others[..., 1:]]
     lost = _cost(squared, own) - (legs * shared).sum(-1)
-    return 1 - (legs * ~shared).sum(-1) / np.maximum(lost, np.finfo(float).tiny)  # equal states lie 0 apart
+    return 1 - (legs * ~shared).sum(-1) / np.maximum(lost, 1e-9)  # equal states lie 0 apart
 
 
 def _disorder(path: np.ndarray) -> int:
@@ -124,10 +130,14 @@ def _disorder(path: np.ndarray) -> int:
     return len(path) - len(_longest_rising(path.tolist()))
 
 
-def _longest_rising(values: Sequence[int]) -> set[int]:
-    """A longest rising subsequence."""
+def _longest_rising(values: Sequence[int], doubtful: Collection[int] = ()) -> set[int]:
+    """A longest rising subsequence, with the fewest doubtful values of those."""
+
+    def weight(chain: list[int]) -> tuple[int, int]:
+        return len(chain), -sum(value in doubtful for value in chain)
+
     chains: list[list[int]] = []
     for value in values:
-        longest = max((chain for chain in chains if chain[-1] < value), key=len, default=[])
+        longest = max((chain for chain in chains if chain[-1] < value), key=weight, default=[])
         chains.append([*longest, value])
-    return set(max(chains, key=len, default=[]))
+    return set(max(chains, key=weight, default=[]))

@@ -55,9 +55,14 @@ class Placement:
 
 
 def spread_rows(sample: Sample, n: int) -> Tensor:
-    """At most n row indices, evenly spread; never row 0, whose state is an attention sink of another size."""
+    """At most n row indices, evenly spread over the last seven eighths of the rows.
+
+    Row 0 is an attention sink of another size, and a chat template's first rows are alike in every sample, so that
+    they fit even where a state's rows are of another one.
+    """
     held = min(len(state) for state in sample.states.values())
-    return torch.linspace(1, held - 1, min(n, held - 1)).long() if held > 1 else torch.zeros(0, dtype=torch.long)
+    first = max(1, held // 8)
+    return torch.linspace(first, held - 1, min(n, held - first)).long() if held > first else torch.zeros(0).long()
 
 
 def place(samples: Iterable[Sample]) -> Placement | None:

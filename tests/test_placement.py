@@ -124,8 +124,8 @@ def test_reversed_list_is_named(five) -> None:
 @pytest.mark.parametrize(
     ("change", "names", "word"),
     [
-        ({"b16": 3}, "as B(3) and as B(16)", "one of the two"),
-        ({"b28": 30}, "as B(28) and as B(30)", "one of the two"),
+        ({"b16": 3}, "as B(3) and as B(16)", "one id is wrong"),
+        ({"b28": 30}, "as B(28) and as B(30)", "one id is wrong"),
         ({"b28": 3}, "as B(3) and as B(28)", "B(28) that does not fit"),  # an auxiliary state copied over a deep one
         ({"b30": 16}, "as B(16) and as B(30)", "B(30) that does not fit"),  # an auxiliary state used as the last
         ({"b3": 30}, "as B(30) and as B(3)", "B(3) that does not fit"),  # the last state used as an auxiliary one
@@ -273,9 +273,11 @@ def test_random_residual_streams_of_60_blocks(seed: int) -> None:
 
 
 def test_misplaced_moves_as_few_as_possible() -> None:
-    assert misplaced((1, 2, 3, 4), (1, 2, 3, 4)) == {}
-    assert misplaced((1, 2, 3, 4), (2, 3, 1, 4)) == {1: (3, 4)}
-    assert misplaced((1, 2, 3, 4), (4, 1, 2, 3)) == {4: (None, 1)}
+    assert misplaced((1, 2, 3, 4)) == {}
+    assert misplaced((2, 3, 1, 4)) == {1: (3, 4)}
+    assert misplaced((4, 1, 2, 3)) == {4: (None, 1)}
+    assert misplaced((2, 1)) == {1: (2, None)}
+    assert misplaced((2, 1), doubtful={2}) == {2: (None, 1)}
 
 
 @pytest.mark.parametrize("boundaries", [(0, 1, 2, 3, 4, 5), (0, 2, 3), (3,), (0,), (FINAL_NORMED,), (0, FINAL_NORMED)])
