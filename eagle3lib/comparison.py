@@ -89,11 +89,16 @@ def _best_partner(sample: Sample, others: list[Sample]) -> Sample | None:
     best, longest = None, 0
     for other in others:
         common = _common(sample, other)
-        prompt = min((s.turns[0].begin for s in (sample, other) if s.turns), default=0)
         whole = common == min(len(sample.token_ids), len(other.token_ids))
-        if common > longest and (whole or 0 < prompt <= common):
+        if common > longest and (whole or _covers_prompt(sample, other, common)):
             best, longest = other, common
     return best
+
+
+def _covers_prompt(a: Sample, b: Sample, common: int) -> bool:
+    """Whether what two samples have in common reaches the first generated token of either."""
+    begins = [sample.turns[0].begin for sample in (a, b) if sample.turns]
+    return bool(begins) and 0 < min(begins) <= common
 
 
 def _cut(first: Sample, second: Sample) -> Pair:

@@ -340,3 +340,15 @@ def test_residuals_against_least_squares_by_hand(five, monkeypatch: pytest.Monke
         left = ((yj - xj @ maps) ** 2).sum() / (yj**2).sum()
         shares.append(left * (len(xf) - 33) / len(xf))
     assert found.residuals[1, 2] == pytest.approx(np.mean(shares), rel=1e-3)
+
+
+def test_the_map_shows_every_angle(five) -> None:
+    from eagle3lib import plots
+
+    placement = place(iter(five))
+    figure = plots.placement_map(placement, "The states lie in order")
+    axes = figure.axes[0]
+    assert axes.get_title(loc="left") == "The states lie in order"
+    np.testing.assert_array_equal(axes.images[0].get_array(), placement.angles)
+    assert [label.get_text() for label in axes.get_xticklabels()] == [f"B({b})" for b in STORED]
+    assert len(axes.texts) == 25
