@@ -81,6 +81,7 @@ def test_few_states_say_which_ids_are_claims(five) -> None:
     (found,) = checked(five)
     assert found.title.startswith("Cannot tell B(3), B(16), B(28) of planted")
     assert "B(30)" not in found.title
+    assert check_placement("planted", place(iter(five)), 30, ids_proved=True) == []
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 16), (16, 28), (3, 28), (28, 30)])

@@ -32,13 +32,19 @@ LISTED = 6
 
 
 def check_placement(
-    dump: str, found: Placement | None, n_layers: int | None = None, embedding: Boundary | None = 0
+    dump: str,
+    found: Placement | None,
+    n_layers: int | None = None,
+    embedding: Boundary | None = 0,
+    *,
+    ids_proved: bool = False,
 ) -> list[Finding]:
     """Duplicates, states of other tokens, and states out of order; or what the order proves.
 
     Args:
         n_layers: of the target; an order of all boundaries 0 .. n fixes every id.
         embedding: the state that is the embedding output, as `checks.anchors.embedding_boundary` tells it.
+        ids_proved: whether `check_identity` proved the ids, so that the order need not.
     """
     if found is None:
         return [
@@ -62,7 +68,7 @@ def check_placement(
     moved = {b: between for b, between in moved.items() if all(b not in pair for pair in twins)}
     if moved:
         findings.append(_misplaced_finding(dump, path, moved))
-    return findings or _what_order_proves(dump, found, path, n_layers)
+    return findings or ([] if ids_proved else _what_order_proves(dump, found, path, n_layers))
 
 
 def check_identity(dump: str, reference: str, found: Sequence[Identity]) -> Finding | None:
