@@ -224,7 +224,6 @@ def test_a_target_run_in_bfloat16_and_one_with_int4_weights(inv: Investigation, 
     narrow_by, rough_by = (np.array([s.relative for s in found.states]) for found in (narrow, quantised))
     assert narrow_by[0] < ROUNDING
     assert (rough_by[1:] > narrow_by[1:]).all()
-    print([f"{v:.4f}" for v in narrow_by], [f"{v:.4f}" for v in rough_by])
 
 
 def test_the_figure_shows_the_differences(five) -> None:
