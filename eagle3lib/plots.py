@@ -15,6 +15,9 @@ from matplotlib.figure import Figure
 
 from eagle3lib.acceptance import Acceptance
 from eagle3lib.bootstrap import Estimate
+from eagle3lib.boundaries import boundary_name
+from eagle3lib.comparison import Comparison
+from eagle3lib.placement import Placement
 
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"})
 
@@ -73,6 +76,46 @@ def norm_profile(profile: pd.DataFrame, title: str) -> Figure:
     axes.set_ylabel("norm of a token's state")
     axes.legend(frameon=False)
     axes.set_title(title)
+    return figure
+
+
+def placement_map(placement: Placement, title: str) -> Figure:
+    """Angle between every two boundaries' states of one token: it grows away from the diagonal."""
+    size = len(placement.boundaries)
+    figure, (axes,) = _figure(4.2)
+    image = axes.imshow(placement.angles, cmap="cividis", vmin=0, vmax=90)
+    shown = range(0, size, max(size // 10, 1))
+    names = [boundary_name(placement.boundaries[i]) for i in shown]
+    axes.set_xticks(shown, names, rotation=45)
+    axes.set_yticks(shown, names)
+    if size <= 8:
+        for (row, column), value in np.ndenumerate(placement.angles):
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color="white" if value < 45 else "black")
+    figure.colorbar(image, ax=axes, label="median angle between states of one token, degrees")
+    axes.set_title(title)
+    return figure
+
+
+def state_differences(comparison: Comparison, title: str) -> Figure:
+    """Difference of two dumps over depth, and the ratio of their norms."""
+    figure, (left, right) = _figure(3.4, 2)
+    names = [boundary_name(state.boundary) for state in comparison.states]
+    x = range(len(names))
+    means, extremes = ([100 * getattr(s, name) for s in comparison.states] for name in ("relative", "relative_max"))
+    left.plot(x, means, "o-", color=STYLES["trained"][0], label="mean over tokens")
+    left.plot(x, extremes, "D--", color=STYLES["served"][0], mfc="none", label="largest")
+    left.set_yscale("symlog", linthresh=0.1)
+    left.set_ylim(0)
+    left.set_ylabel("difference, % of the first dump's norm")
+    left.legend(frameon=False)
+    right.axhline(1, color="#BBBBBB", lw=1, zorder=0)
+    right.plot(x, [s.norm_ratio for s in comparison.states], "o-", color=STYLES["trained"][0])
+    right.set_ylabel("norm, second over first")
+    shown = range(0, len(names), max(len(names) // 10, 1))
+    for axes in (left, right):
+        axes.set_xticks(shown, [names[i] for i in shown], rotation=45)
+        axes.set_xlabel("boundary")
+    figure.suptitle(title, x=0.01, ha="left")
     return figure
 
 

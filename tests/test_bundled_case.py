@@ -221,12 +221,13 @@ def test_planted_vocabulary_fault_is_named(inv: Investigation, tmp_path: Path) -
 
 def test_planted_embedding_faults_are_named(inv: Investigation) -> None:
     """A dump stated one boundary late hides the embedding; stated right, B(0) is proved and nothing else is."""
-    from eagle3lib.checks.dump import check_embedding, embedding_match
+    from eagle3lib.anchors import embedding_matches
+    from eagle3lib.checks.anchors import check_embedding
     from eagle3lib.dumps import open_dump
 
     def codes(boundaries: tuple[int, ...]) -> list[str]:
-        samples = list(open_dump(CASE.parent / "dumps" / "five", boundaries, limit=2))
-        return [f.code for f in check_embedding("five", [embedding_match(inv.target, samples, b) for b in boundaries])]
+        samples = open_dump(CASE.parent / "dumps" / "five", boundaries, limit=2)
+        return [f.code for f in check_embedding("five", embedding_matches(inv.target, samples, boundaries))]
 
     assert codes((0, 3, 16, 28, 30)) == ["dump.embedding_proved"]
     assert codes((1, 3, 16, 28, 30)) == ["dump.hidden_embedding"]
