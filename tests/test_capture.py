@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
-from bundled import living_target
+from bundled import CASE, living_target
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_models import CAPTURED, COMMON, N_LAYERS, REFUSED, VOCAB, tiny_model
@@ -19,6 +20,7 @@ from eagle3lib.capture import (
     Response,
     capture,
     check_own_logits,
+    encode,
     load_whole_target,
     own_logits,
     prefill,
@@ -83,7 +85,7 @@ def test_a_wrong_last_state_does_not_give_the_logits_back(target, tmp_path):
     (file,) = capture(target, PROMPTS[:1], tmp_path, [N_LAYERS - 1, N_LAYERS], new_tokens=20, progress=False)
     tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
     file.unlink()
-    save_file(tensors | {f"boundary.{N_LAYERS}": tensors[f"boundary.{N_LAYERS - 1}"]}, file)
+    save_file(tensors | {f"boundary.{N_LAYERS}": tensors[f"boundary.{N_LAYERS - 1}"].clone()}, file)
     found = own_logits(target, [file])
     assert found.logit_error > 0.1
     assert found.logprob_error > 0.01
@@ -206,12 +208,13 @@ def test_files_hold_what_was_asked_for_and_say_of_what(target, tmp_path):
 
 def test_an_interrupted_request_goes_on_and_gives_the_same_files(target, tmp_path):
     asked = {"new_tokens": 12, "temperature": 1.0, "seed": 4, "progress": False}
-    whole = [file.read_bytes() for file in capture(target, PROMPTS, tmp_path / "whole", [0, N_LAYERS], **asked)]
+    whole = capture(target, PROMPTS, tmp_path / "whole", [0, N_LAYERS], **asked)
     files = capture(target, PROMPTS, tmp_path / "parts", [0, N_LAYERS], **asked)
     files[1].unlink()
     before = files[0].stat().st_mtime_ns
     capture(target, PROMPTS, tmp_path / "parts", [0, N_LAYERS], **asked)
-    assert [file.read_bytes() for file in files] == whole
+    for file, expected in zip(files, whole, strict=True):
+        torch.testing.assert_close(load_file(file), load_file(expected), rtol=0, atol=0, equal_nan=True)
     assert files[0].stat().st_mtime_ns == before
 
 
@@ -253,6 +256,8 @@ def test_a_servers_response_is_captured_as_it_is(target, tmp_path):
     [
         ({"boundaries": [4]}, "B(0) to B(3)"),
         ({"boundaries": [-1]}, "found -1"),
+        ({"boundaries": []}, "Name each boundary"),
+        ({"boundaries": [1, 1]}, "Name each boundary"),
         ({"stored": "float16"}, "found 'float16'"),
         ({"temperature": -1.0}, "0 or more"),
         ({"prompts": ["Hello"]}, "tiny has no tokenizer; give token ids"),
@@ -272,6 +277,42 @@ def test_a_path_without_a_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "no_such_type"}))
     with pytest.raises(InputError, match="Expected a causal language model that transformers"):
         load_whole_target(tmp_path)
+
+
+def test_a_folder_is_loaded_by_its_path_and_named_by_it(target, tmp_path):
+    target.model.save_pretrained(tmp_path / "tiny-llama")
+    loaded = load_whole_target(tmp_path / "tiny-llama", device="cpu")
+    assert (loaded.name, loaded.tokenizer, loaded.n_layers) == ("tiny-llama", None, N_LAYERS)
+    for boundary, state in prefill(target, IDS, EVERY)[0].items():
+        assert torch.equal(prefill(loaded, IDS, [boundary])[0][boundary], state)
+
+
+def test_a_run_in_bfloat16_is_stored_as_it_was(tmp_path):
+    whole = recognise(tiny_model("Qwen3Config", CAPTURED["Qwen3Config"]).bfloat16())
+    files = capture(whole, PROMPTS, tmp_path, [N_LAYERS], new_tokens=20, progress=False)
+    found = own_logits(whole, files)
+    assert (found.logit_error, found.logprob_error) == (0, 0)
+    assert check_own_logits(found, rounded=False).severity == Severity.OK
+
+
+def test_words_go_through_the_chat_template(target):
+    import tokenizers
+    import transformers
+
+    words = {
+        word: i for i, word in enumerate(["<unk>", "user", "assistant", "system", "name", "rivers", "be", "brief"])
+    }
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain)
+    talking = replace(target, tokenizer=tokenizer)
+    with pytest.raises(InputError, match="no chat template; give token ids"):
+        encode(talking, "name rivers")
+    turn = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    tokenizer.chat_template = turn + "{% if add_generation_prompt %}assistant{% endif %}"
+    assert encode(talking, "name rivers") == [1, 4, 5, 2]
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "rivers"}]
+    assert encode(talking, messages) == [3, 6, 7, 1, 5, 2]
 
 
 def test_transformers_is_needed_only_here():
@@ -299,3 +340,23 @@ def test_smollm2_gives_its_own_logits_back(tmp_path):
     assert own_logits(whole, exact).logit_error <= 1e-4
     rounded = own_logits(whole, capture(whole, prompts, tmp_path / "bfloat16", last, **ask))
     assert 0 < rounded.logprob_error < 0.01
+
+
+@pytest.mark.slow
+def test_prepare_would_write_the_committed_samples_again():
+    """One greedy and one sampled answer of the bundled dumps, from their prompts alone."""
+    import prepare
+
+    target = living_target()
+    for name, i, temperature in (("every", 0, 0.0), ("sampled", 0, prepare.TEMPERATURE)):
+        held = load_file(CASE.parent / "dumps" / name / "hidden_states" / f"hs_{i}.safetensors")
+        stored = {"every": tuple(range(target.n_layers + 1)), "sampled": prepare.FIVE}[name]
+        answer = int((held["token_ids"] == 1).nonzero()[-1])  # the last <|im_start|>, then "assistant" and a new line
+        prompt = held["token_ids"][: answer + 3].tolist()
+        token_ids, _ = prepare._answer(target, prompt, temperature)
+        assert torch.equal(token_ids, held["token_ids"])
+        states, logprobs = target.prefill(token_ids, stored)
+        for column, boundary in enumerate(stored):  # to one unit in the last place, should a machine sum otherwise
+            mine = states[boundary].to(torch.bfloat16).float()
+            torch.testing.assert_close(mine, held["hidden_states"][:, column].float(), rtol=2**-7, atol=1e-3)
+        torch.testing.assert_close(logprobs[1:], held["token_logprobs"][1:], rtol=0, atol=1e-4)

@@ -16,7 +16,7 @@ import torch
 from rich.progress import track
 
 from eagle3lib.boundaries import Boundary
-from eagle3lib.capture.states import Messages, Response, encode, prefill, respond
+from eagle3lib.capture.states import Messages, Response, check_boundaries, encode, prefill, respond
 from eagle3lib.capture.whole_target import WholeTarget
 from eagle3lib.errors import InputError
 from eagle3lib.own_layout import FILE_NAME, write_sample
@@ -56,8 +56,7 @@ def capture(
         raise InputError(f"States are stored as {' or '.join(STORED)}; found {stored!r}.")
     if temperature < 0 or new_tokens < 0:
         raise InputError(f"Expected 0 or more for temperature and new_tokens, found {temperature} and {new_tokens}.")
-    if not boundaries:
-        raise InputError("No boundary is named to capture; name at least one, such as the last: B(n).")
+    check_boundaries(target, boundaries)
     items = [
         prompt if isinstance(prompt, Response) else _encoded(target, prompt, i) for i, prompt in enumerate(prompts)
     ]
@@ -88,7 +87,7 @@ def capture(
 
 
 def _encoded(target: WholeTarget, prompt: str | Messages | Sequence[int], i: int) -> list[int]:
-    words = isinstance(prompt, str) or all(isinstance(message, Mapping) for message in prompt)
+    words = isinstance(prompt, str) or prompt and all(isinstance(message, Mapping) for message in prompt)
     ids = encode(target, prompt) if words else list(prompt)
     if not ids or not all(isinstance(t, int) and 0 <= t < target.vocab_size for t in ids):
         raise InputError(
@@ -103,8 +102,11 @@ def _unanswered(ids: list[int]) -> Response:
 
 def _digest(items: Sequence[list[int] | Response]) -> str:
     """Of every prompt's tokens and mask, so that a folder's samples are known to be those asked for."""
-    plain = [item if isinstance(item, list) else [item.token_ids.tolist(), item.loss_mask.tolist()] for item in items]
-    return f"{len(plain)}, sha256 {sha256(json.dumps(plain).encode()).hexdigest()[:16]}"
+    digest = sha256()
+    for item in items:
+        plain = item if isinstance(item, list) else [item.token_ids.tolist(), item.loss_mask.tolist()]
+        digest.update(json.dumps(plain).encode())
+    return f"{len(items)}, sha256 {digest.hexdigest()[:16]}"
 
 
 def _claim(folder: Path, request: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
 from eagle3lib.capture.whole_target import WholeTarget, first_input, plain_generation
@@ -44,6 +44,16 @@ class Response:
     states: Mapping[Boundary, Float[Tensor, "R H"]] = field(default_factory=dict, repr=False)
 
 
+def check_boundaries(target: WholeTarget, boundaries: Sequence[Boundary]) -> None:
+    """Raises an InputError where no boundary is named, one twice, or one that the target does not have."""
+    known = f"B(0) to B({target.n_layers}) and {FINAL_NORMED!r}"
+    for boundary in boundaries:
+        if boundary != FINAL_NORMED and not (isinstance(boundary, int) and 0 <= boundary <= target.n_layers):
+            raise InputError(f"{target.name} has the boundaries {known}; found {boundary!r} among those to capture.")
+    if not boundaries or len(set(boundaries)) < len(boundaries):
+        raise InputError(f"Name each boundary to capture once, of {known}; found {list(boundaries)}.")
+
+
 @contextmanager
 def recording(
     target: WholeTarget, boundaries: Sequence[Boundary], dtype: torch.dtype | None = None
@@ -55,27 +65,24 @@ def recording(
     Raises:
         InputError: for a boundary that the target does not have.
     """
+    if boundaries:
+        check_boundaries(target, boundaries)
     pieces: dict[Boundary, list[Tensor]] = {boundary: [] for boundary in boundaries}
 
     def keep(boundary: Boundary, state: Tensor) -> None:
         pieces[boundary].append(state.to("cpu", dtype or state.dtype, copy=True))  # a copy: blocks may add in place
 
-    def read_by(boundary: int) -> nn.Module:
-        return target.final_norm if boundary == target.n_layers else target.blocks[boundary]
-
     handles = []
     for boundary in boundaries:
         if boundary == FINAL_NORMED:
             handles.append(target.final_norm.register_forward_hook(lambda _m, _i, out: keep(FINAL_NORMED, out)))
-        elif isinstance(boundary, int) and 0 <= boundary <= target.n_layers:
+        else:
+            reader = target.final_norm if boundary == target.n_layers else target.blocks[boundary]
             handles.append(
-                read_by(boundary).register_forward_pre_hook(
+                reader.register_forward_pre_hook(
                     lambda _m, args, kwargs, b=boundary: keep(b, first_input(args, kwargs)), with_kwargs=True
                 )
             )
-        else:
-            known = f"B(0) to B({target.n_layers}) and {FINAL_NORMED!r}"
-            raise InputError(f"{target.name} has the boundaries {known}; found {boundary!r} among those to capture.")
     try:
         yield lambda: {boundary: torch.cat(states, dim=1) for boundary, states in pieces.items()}
     finally:

@@ -117,7 +117,7 @@ def recognise(
     blocks = _find_blocks(model, kind)
     calls, outputs, logits = _probe(model, blocks, head)
     order = [call.module for call in calls if call.module in blocks]
-    if order != blocks:
+    if order != blocks or len(set(blocks)) < len(blocks):
         raise _unlike(kind, f"its {len(blocks)} blocks do not each run once and in order")
     if odd := [k for k, call in enumerate(c for c in calls if c.module in blocks) if not _is_stream(call.read)]:
         raise _unlike(kind, f"block {odd[0]} does not read one residual stream [batch, tokens, hidden]")
