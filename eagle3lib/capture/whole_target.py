@@ -79,9 +79,12 @@ def load_whole_target(path: str | Path, dtype: str = "auto", device: str = "auto
     transformers = _transformers()
     path = Path(path).expanduser()
     ggufs = [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf")) if path.is_dir() else []
-    source: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
+    source, name = {"pretrained_model_name_or_path": str(path)}, path.name
     if len(ggufs) == 1 and not (path / "config.json").exists():
-        source = {"pretrained_model_name_or_path": str(ggufs[0].parent), "gguf_file": ggufs[0].name}
+        source, name = (
+            {"pretrained_model_name_or_path": str(ggufs[0].parent), "gguf_file": ggufs[0].name},
+            ggufs[0].stem,
+        )
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -93,7 +96,7 @@ def load_whole_target(path: str | Path, dtype: str = "auto", device: str = "auto
         tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
     except (OSError, ValueError, KeyError, ImportError):
         tokenizer = None  # token ids can still be captured; a prompt in words is refused where it is met
-    return recognise(model.to(resolve_device(device)), tokenizer, path.name)
+    return recognise(model.to(resolve_device(device)), tokenizer, name)
 
 
 def recognise(
