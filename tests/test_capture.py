@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import CAPTURED, COMMON, N_LAYERS, REFUSED, VOCAB, tiny_model
 from torch import nn
 
+from eagle3lib import open_dump
 from eagle3lib.boundaries import FINAL_NORMED
 from eagle3lib.capture import (
     Response,
@@ -348,15 +349,14 @@ def test_prepare_would_write_the_committed_samples_again():
     import prepare
 
     target = living_target()
-    for name, i, temperature in (("every", 0, 0.0), ("sampled", 0, prepare.TEMPERATURE)):
-        held = load_file(CASE.parent / "dumps" / name / "hidden_states" / f"hs_{i}.safetensors")
+    for name, temperature in (("every", 0.0), ("sampled", prepare.TEMPERATURE)):
         stored = {"every": tuple(range(target.n_layers + 1)), "sampled": prepare.FIVE}[name]
-        answer = int((held["token_ids"] == 1).nonzero()[-1])  # the last <|im_start|>, then "assistant" and a new line
-        prompt = held["token_ids"][: answer + 3].tolist()
+        held = next(iter(open_dump(CASE.parent / "dumps" / name, stored)))
+        prompt = held.token_ids[: held.turns[0].begin].tolist()
         token_ids, _ = prepare._answer(target, prompt, temperature)
-        assert torch.equal(token_ids, held["token_ids"])
+        assert torch.equal(token_ids, held.token_ids)
         states, logprobs = target.prefill(token_ids, stored)
-        for column, boundary in enumerate(stored):  # to one unit in the last place, should a machine sum otherwise
+        for boundary in stored:  # to one unit in the last place, should a machine sum otherwise
             mine = states[boundary].to(torch.bfloat16).float()
-            torch.testing.assert_close(mine, held["hidden_states"][:, column].float(), rtol=2**-7, atol=1e-3)
-        torch.testing.assert_close(logprobs[1:], held["token_logprobs"][1:], rtol=0, atol=1e-4)
+            torch.testing.assert_close(mine, held.state(boundary).float(), rtol=2**-7, atol=1e-3)
+        torch.testing.assert_close(logprobs[1:], held.logprobs[1:], rtol=0, atol=1e-4)
