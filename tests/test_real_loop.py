@@ -13,6 +13,7 @@ from bundled import CASE, library_draft, living_target
 
 from eagle3lib import load_case, rollout
 from eagle3lib.acceptance import walk
+from eagle3lib.capture import recording
 from eagle3lib.investigation import Investigation
 
 pytestmark = pytest.mark.slow
@@ -32,9 +33,9 @@ class LoopTarget:
 
     def read(self, token_ids: list[int]) -> tuple[list[int], torch.Tensor]:
         """Greedy choices after each token, and aux states [T, A * H]."""
-        with self.living.capture(self.slots) as capture:
+        with recording(self.living.whole, self.slots) as recorded:
             output = self.living.model(input_ids=torch.tensor([token_ids]), past_key_values=self.cache)
-        states = [capture.raw[k][0] for k in self.slots]
+        states = [recorded()[k][0] for k in self.slots]
         if self.rounded:
             states = [state.to(torch.bfloat16).float() for state in states]
         return output.logits[0].argmax(-1).tolist(), torch.cat(states, dim=-1)
