@@ -58,6 +58,7 @@ class DumpSection(Section):
     limit: int | None = Field(default=None, ge=1)  # at most this many samples
     stride: int = Field(default=1, ge=1)  # every stride-th file
     seed: int | None = None  # `limit` files drawn by it instead of the first
+    same_tokens_as: str | None = None  # the dump that this one repeats in another stack; it is compared, never replayed
     longest: int = Field(default=8192, ge=64)  # tokens; longer sequences are given in windows of this many
 
 
@@ -111,6 +112,12 @@ def load_case(path: Path | str) -> Case:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{path} names two dumps {name!r}; give each a name of its own.")
+    for dump in case.dumps:
+        if dump.same_tokens_as is not None and dump.same_tokens_as not in set(names) - {dump.name}:
+            raise InputError(
+                f"{path} says that the dump {dump.name!r} has the same tokens as {dump.same_tokens_as!r}; expected the"
+                f" name of another dump, of {', '.join(names)}."
+            )
     return case
 
 

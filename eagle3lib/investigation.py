@@ -217,11 +217,14 @@ class Investigation:
         return replace(choice, stride=stride)
 
     def sections(self, needed: Sequence[Boundary] = (), *, greedy: bool = True) -> list[DumpSection]:
-        """The dumps that hold every needed boundary, in the case's order; greedy ones only, or all."""
+        """The dumps that hold every needed boundary, in the case's order; greedy ones only, or all. A dump that
+        repeats another's tokens is left out, since they would count twice."""
         return [
             section
             for section in self.case.dumps
-            if set(needed) <= set(self.stored_boundaries(section)) and not (greedy and self.temperature(section))
+            if section.same_tokens_as is None
+            and set(needed) <= set(self.stored_boundaries(section))
+            and not (greedy and self.temperature(section))
         ]
 
     def common_boundaries(self, needed: Sequence[Boundary]) -> list[Boundary]:

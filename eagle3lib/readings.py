@@ -120,6 +120,12 @@ def joined(chosen: Sequence[ChosenRows]) -> ChosenRows:
     )
 
 
+def reading_name(reading: Reading) -> str:
+    """How pages call a way of reading."""
+    ways = ("norm and head", "head alone", "one norm undone")
+    return ways[reading.norms] + (f", shift {reading.shift:+d}" if reading.shift else "")
+
+
 def stated_norms(boundary: Boundary) -> int:
     """How many norms the boundary's name says the stored state has behind it."""
     return 1 if boundary == FINAL_NORMED else 0

@@ -9,11 +9,11 @@ import pytest
 import torch
 import toys
 from bundled import CASE
+from eagle3lib.anchors import embedding_matches
 from torch.testing import assert_close
 
 from eagle3lib import load_case, readings, reconstruction
 from eagle3lib.boundaries import FINAL_NORMED
-from eagle3lib.checks.dump import embedding_match
 from eagle3lib.checks.last_state import check_last_state, check_on_policy
 from eagle3lib.checks.teacher import check_teacher, check_teacher_probabilities, reproduces
 from eagle3lib.investigation import Investigation
@@ -162,7 +162,7 @@ def test_b0_tells_whose_the_rows_are(inv: Investigation, bundled) -> None:
     alone = [replace(s, states={0: s.states[0], LAST: s.states[LAST].flip(0)}) for s in bundled["five"]]
     together = [replace(s, states={0: s.states[0].flip(0), LAST: s.states[LAST].flip(0)}) for s in bundled["five"]]
     for samples, words in ((alone, "the last state alone"), (together, "all rows")):
-        difference = embedding_match(inv.target, samples, 0).relative_difference
+        difference = embedding_matches(inv.target, samples, [0])[0].relative_difference
         found = check_last_state(reconstruct(inv.target, samples, LAST), embedding_difference=difference)
         assert words in found.meaning
 

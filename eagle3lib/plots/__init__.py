@@ -1,0 +1,23 @@
+"""Figures: every function returns a matplotlib figure whose title states the finding."""
+
+from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, survival
+from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
+from eagle3lib.plots.weights import slot_columns, weight_scales
+from eagle3lib.plots.wirings import accuracy_by_truth, ranking, slot_heat_map
+
+__all__ = [
+    "accuracy_by_truth",
+    "along_sequence",
+    "lengths",
+    "norm_histogram",
+    "norm_profile",
+    "placement_map",
+    "ranking",
+    "readings",
+    "round_lengths",
+    "slot_columns",
+    "slot_heat_map",
+    "state_differences",
+    "survival",
+    "weight_scales",
+]

@@ -1,0 +1,92 @@
+"""Figures of recorded states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from eagle3lib.boundaries import boundary_name
+from eagle3lib.comparison import Comparison
+from eagle3lib.placement import Placement
+from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of
+
+
+def norm_profile(profile: pd.DataFrame, title: str) -> Figure:
+    """Distribution of token norms by boundary, logarithmic: median, middle 90 %, extremes."""
+    figure, (axes,) = figure_of(3.6)
+    x = profile["boundary"]
+    axes.vlines(x, profile["smallest"], profile["largest"], color="#BBBBBB", lw=1, label="smallest to largest")
+    axes.vlines(x, profile["p5"], profile["p95"], color=STYLES["trained"][0], lw=4, alpha=0.5, label="5 % to 95 %")
+    axes.plot(x, profile["median"], "o-", color=STYLES["trained"][0], ms=4, label="median")
+    axes.set_yscale("log")
+    axes.set_xlabel("boundary B(k), after k blocks")
+    axes.set_ylabel("norm of a token's state")
+    axes.legend(frameon=False)
+    axes.set_title(title)
+    return figure
+
+
+def norm_histogram(norms: Sequence[float], title: str) -> Figure:
+    """How many tokens have a state of which norm."""
+    figure, (axes,) = figure_of(2.6)
+    axes.hist(norms, bins=40, color=STYLES["trained"][0])
+    axes.set_xlabel("norm of a token's state")
+    axes.set_ylabel("tokens")
+    axes.set_title(title)
+    return figure
+
+
+def placement_map(placement: Placement, title: str) -> Figure:
+    """Angle between every two boundaries' states of one token: it grows away from the diagonal."""
+    size = len(placement.boundaries)
+    figure, (axes,) = figure_of(4.2)
+    image = axes.imshow(placement.angles, cmap="cividis", vmin=0, vmax=90)
+    shown = range(0, size, max(size // 10, 1))
+    names = [boundary_name(placement.boundaries[i]) for i in shown]
+    axes.set_xticks(shown, names, rotation=45)
+    axes.set_yticks(shown, names)
+    if size <= 8:
+        for (row, column), value in np.ndenumerate(placement.angles):
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color="white" if value < 45 else "black")
+    figure.colorbar(image, ax=axes, label="median angle between states of one token, degrees")
+    axes.set_title(title)
+    return figure
+
+
+def state_differences(comparison: Comparison, title: str) -> Figure:
+    """Difference of two dumps over depth, and the ratio of their norms."""
+    figure, (left, right) = figure_of(3.4, 2)
+    names = [boundary_name(state.boundary) for state in comparison.states]
+    x = range(len(names))
+    means, extremes = ([100 * getattr(s, name) for s in comparison.states] for name in ("relative", "relative_max"))
+    left.plot(x, means, "o-", color=STYLES["trained"][0], label="mean over tokens")
+    left.plot(x, extremes, "D--", color=STYLES["served"][0], mfc="none", label="largest")
+    left.set_yscale("symlog", linthresh=0.1)
+    left.set_ylim(0)
+    left.set_ylabel("difference, % of the first dump's norm")
+    left.legend(frameon=False)
+    right.axhline(1, color="#BBBBBB", lw=1, zorder=0)
+    right.plot(x, [s.norm_ratio for s in comparison.states], "o-", color=STYLES["trained"][0])
+    right.set_ylabel("norm, second over first")
+    shown = range(0, len(names), max(len(names) // 10, 1))
+    for axes in (left, right):
+        axes.set_xticks(shown, [names[i] for i in shown], rotation=45)
+        axes.set_xlabel("boundary")
+    figure.suptitle(title, x=0.01, ha="left")
+    return figure
+
+
+def readings(found: pd.DataFrame, title: str) -> Figure:
+    """By how many nats each reading of the last state finds the recorded token unlikely; the stated one is first."""
+    figure, (axes,) = figure_of(0.32 * len(found) + 1.0)
+    rows = np.arange(len(found))
+    axes.barh(rows, -found["mean_logprob"], color=[STYLES["trained"][0], *[NEUTRAL] * (len(found) - 1)])
+    axes.set_yticks(rows, found["reading"])
+    axes.set_xscale("log")
+    axes.invert_yaxis()
+    axes.set_xlabel("−mean log-probability of the recorded token, nats (less is better)")
+    axes.set_title(title)
+    return figure

@@ -1,0 +1,71 @@
+"""Figures of truths and wirings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of
+
+
+def accuracy_by_truth(table: pd.DataFrame, claimed: Sequence[float] | None, title: str) -> Figure:
+    """full_acc_k against each truth, beside the library's own number."""
+    figure, (axes,) = figure_of(3.4)
+    palette = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555"]
+    for i, (truth, rows) in enumerate(table.groupby("truth", sort=False)):
+        offset = 0.06 * (i - table["truth"].nunique() / 2)
+        errors = [rows["full_acc"] - rows["low"], rows["high"] - rows["full_acc"]]
+        axes.errorbar(
+            rows["step"] + offset,
+            rows["full_acc"],
+            yerr=errors,
+            fmt="osD^vPX"[i % 7],
+            color=palette[i % len(palette)],
+            label=truth,
+        )
+    if claimed is not None:
+        axes.plot(range(len(claimed)), claimed, "k_", ms=26, label="the library's own number")
+    axes.set_xticks(sorted(table["step"].unique()))
+    axes.set_xlabel("step k of the draft")
+    axes.set_ylabel("full_acc_k (correct at every step up to k)")
+    axes.set_ylim(0)
+    axes.legend(frameon=False, title="truth")
+    axes.set_title(title)
+    return figure
+
+
+def slot_heat_map(table: pd.DataFrame, title: str) -> Figure:
+    """Excess cross-entropy of each boundary in each slot, the other slots as in the best wiring."""
+    figure, (axes,) = figure_of(1.6 + 0.45 * len(table))
+    image = axes.imshow(table.to_numpy(), aspect="auto", cmap="cividis_r")
+    axes.set_xticks(range(table.shape[1]), [str(c) for c in table.columns])
+    axes.set_yticks(range(table.shape[0]), list(table.index))
+    axes.set_xlabel("boundary fed to the slot")
+    if table.shape[1] <= 8:
+        threshold = np.nanmax(table.to_numpy()) / 2
+        for (row, column), value in np.ndenumerate(table.to_numpy()):
+            ink = "white" if value > threshold else "black"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink)
+    figure.colorbar(image, ax=axes, label="nats a token above the best")
+    axes.set_title(title)
+    return figure
+
+
+def ranking(rows: pd.DataFrame, title: str) -> Figure:
+    """Cross-entropy above the best wiring, with paired intervals; ties are filled lighter."""
+    figure, (axes,) = figure_of(0.3 * len(rows) + 1.2)
+    y = np.arange(len(rows))
+    errors = np.abs([rows["excess"] - rows["low"], rows["high"] - rows["excess"]])
+    axes.errorbar(rows["excess"], y, xerr=errors, fmt="none", ecolor=NEUTRAL, lw=1)
+    for i, (_, row) in enumerate(rows.iterrows()):
+        colour, marker, _ = STYLES.get(row["role"], (NEUTRAL, "o", "-"))
+        axes.plot(row["excess"], i, marker, color=colour, mfc="white" if row["tie"] and i else colour)
+    axes.set_yticks(y, rows["label"])
+    axes.invert_yaxis()
+    axes.axvline(0, color="#BBBBBB", lw=1, zorder=0)
+    axes.set_xlabel("cross-entropy above the best, nats a token (paired 95 % interval)")
+    axes.set_title(title)
+    return figure
