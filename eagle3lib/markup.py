@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eagle3lib.findings import Finding
+from eagle3lib.findings import Finding, Severity
 
 ABSENT = "–"
 
@@ -76,18 +76,21 @@ def _cell(value: Any, right: bool) -> str:
 
 
 def finding_html(finding: Finding) -> str:
-    """One finding as a block: severity as a word, title, meaning, remedy, and the numbers behind it."""
+    """One finding as a block: severity as a word, title, meaning, remedy, and the numbers behind it.
+
+    What was found right is folded to its title.
+    """
     evidence = "".join(
         f"<div><dt>{escape(str(name))}</dt><dd>{escape(format_value(value))}</dd></div>"
         for name, value in finding.evidence.items()
     )
     severity = finding.severity.value
     return (
-        f'<div class="finding {severity}">'
-        f'<p class="title"><span class="severity">{severity}</span> <strong>{escape(finding.title)}</strong>'
-        f" <code>{escape(finding.code)}</code></p>"
+        f'<details class="finding {severity}"{"" if finding.severity is Severity.OK else " open"}>'
+        f'<summary><span class="severity">{severity}</span> <strong>{escape(finding.title)}</strong>'
+        f" <code>{escape(finding.code)}</code></summary>"
         f"<p>{escape(finding.meaning)}</p>"
         + (f"<p><strong>Remedy.</strong> {escape(finding.remedy)}</p>" if finding.remedy else "")
         + (f"<dl>{evidence}</dl>" if evidence else "")
-        + "</div>"
+        + "</details>"
     )
