@@ -9,10 +9,10 @@ import pytest
 import torch
 import toys
 from bundled import CASE
-from eagle3lib.anchors import embedding_matches
 from torch.testing import assert_close
 
 from eagle3lib import load_case, readings, reconstruction
+from eagle3lib.anchors import embedding_matches
 from eagle3lib.boundaries import FINAL_NORMED
 from eagle3lib.checks.last_state import check_last_state, check_on_policy
 from eagle3lib.checks.teacher import check_teacher, check_teacher_probabilities, reproduces
