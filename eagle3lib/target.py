@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from eagle3lib.errors import InputError
 from eagle3lib.folders import name_trouble
 from eagle3lib.norm import rms_norm
+from eagle3lib.sampling import Distribution, Sampling, chunked_distribution
 
 #: Rows of the head that are held in float32 at a time.
 VOCAB_CHUNK = 16384
@@ -108,6 +109,20 @@ class Target:
             inside = (next_ids >= begin) & (next_ids < begin + len(ids))
             recorded[inside] = logits[inside, next_ids[inside] - begin]
         return Scores(recorded - total, argmax)
+
+    def distribution(self, normed: Float[Tensor, "T H"], ids: Int[Tensor, "T M"], sampling: Sampling) -> Distribution:
+        """What each row's distribution over the vocabulary, as an engine samples from it, says of some tokens.
+
+        Args:
+            ids: of each row, the tokens asked for; -1 for none.
+        """
+
+        def chunks(rows: Int[Tensor, " R"]) -> Iterator[tuple[int, Tensor]]:
+            for begin in range(0, self.vocab_size, VOCAB_CHUNK):
+                chunk = torch.arange(begin, min(begin + VOCAB_CHUNK, self.vocab_size))
+                yield begin, normed[rows] @ self.head_row_reader(chunk).T
+
+        return chunked_distribution(chunks, len(normed), self.vocab_size, ids, sampling)
 
     def text(self, token_id: int) -> str:
         """A token's text, or its id in angle brackets where the target carries no texts."""

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3lib import bootstrap
-from eagle3lib.acceptance import Round, acceptance, length_difference, walk
+from eagle3lib.acceptance import acceptance, length_difference
 from eagle3lib.rollout import Rollout
+from eagle3lib.rounds import Round, walk
 
 # One turn of nine starts, three steps. Read down: hits of step 0, 1, 2 at each start.
 #   start   0  1  2  3  4  5  6  7  8
@@ -26,9 +27,9 @@ NINE = [[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1], [1, 0, 0], [1, 1,
 def test_a_walk_goes_from_each_round_s_end_to_the_next():
     """0 accepts two and goes on at 3; 3 accepts all three and goes on at 7, whose two hits reach the turn's end."""
     assert walk(toys.hand_rollout(NINE), 3) == [
-        Round(start=0, turn=0, accepted=2, last=False, cut=False),
-        Round(start=3, turn=0, accepted=3, last=False, cut=False),
-        Round(start=7, turn=0, accepted=2, last=True, cut=True),
+        Round(start=0, turn=0, accepted=2, last=False, cut=False, committed=3),
+        Round(start=3, turn=0, accepted=3, last=False, cut=False, committed=4),
+        Round(start=7, turn=0, accepted=2, last=True, cut=True, committed=2),
     ]
 
 
@@ -41,11 +42,11 @@ def test_every_draft_length_walks_its_own_starts():
 @pytest.mark.parametrize(
     ("hits", "steps", "last"),
     [
-        ([[0, 0]], 2, Round(0, 0, 0, True, False)),  # rejected: its correction is the turn's last token
-        ([[1, 0]], 2, Round(0, 0, 1, True, True)),  # the one token left was drafted, nothing to reject
-        ([[1, 0]], 1, Round(0, 0, 1, True, False)),  # K was reached at the very end
-        ([[0, 0], [1, 0]], 2, Round(1, 0, 1, True, True)),
-        ([[1, 0], [1, 1]], 2, Round(0, 0, 1, True, False)),  # one kept, the correction ends the turn
+        ([[0, 0]], 2, Round(0, 0, 0, True, False, 1)),  # rejected: its correction is the turn's last token
+        ([[1, 0]], 2, Round(0, 0, 1, True, True, 1)),  # the one token left was drafted, nothing to reject
+        ([[1, 0]], 1, Round(0, 0, 1, True, False, 1)),  # K was reached at the very end
+        ([[0, 0], [1, 0]], 2, Round(1, 0, 1, True, True, 1)),
+        ([[1, 0], [1, 1]], 2, Round(0, 0, 1, True, False, 2)),  # one kept, the correction ends the turn
     ],
 )
 def test_a_last_round_is_cut_only_where_the_turn_ended_before_a_rejection(hits, steps, last):
@@ -141,6 +142,8 @@ def test_a_walk_covers_every_turn_once(rollout):
         assert [r.last for r in group] == [False] * (len(group) - 1) + [True]
         assert group[-1].start + group[-1].length > int(starts[-1])
         assert not any(r.cut for r in group[:-1])
+        assert [r.committed for r in group[:-1]] == [r.length for r in group[:-1]]
+        assert sum(r.committed for r in group) == len(starts), "every token of the turn stands in one round"
 
 
 @settings(deadline=None, max_examples=25)
