@@ -11,11 +11,12 @@ from eagle3lib.ecosystems._base import Captures, Engine, Patch, TargetShape, Tra
 from eagle3lib.ecosystems._config_ids import LayerIds
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._layout import Layout, StoredSample
+from eagle3lib.ecosystems._metrics import Metric
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Layout", "LayerIds", "Patch", "Seen",
-    "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
+    "ENGINES", "FORMS", "LAYOUTS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Layout", "LayerIds", "Metric",
+    "Patch", "Seen", "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 System = TypeVar("System", Engine, Form, Trainer)
@@ -32,6 +33,7 @@ def _discover(kind: type[System]) -> dict[str, System]:
 ENGINES: dict[str, Engine] = _discover(Engine)
 TRAINERS: dict[str, Trainer] = _discover(Trainer)
 FORMS: dict[str, Form] = _discover(Form)
+METRICS: tuple[Metric, ...] = tuple(metric for m in _modules for metric in getattr(m, "METRICS", ()))
 LAYOUTS: tuple[Layout, ...] = tuple(layout for m in _modules for layout in getattr(m, "LAYOUTS", ()))
 
 
