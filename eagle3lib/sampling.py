@@ -101,7 +101,8 @@ def chunked_distribution(
             sums.add(logits / scale)
     cut, unsettled = _cut(largest, vocab_size, mass, sampling)
     found = _read(picked, ids, sampling, cut)
-    for rows in unsettled.nonzero().flatten().split(max(WHOLE_ROWS // vocab_size, 1)):
+    again = unsettled.nonzero().flatten()
+    for rows in again.split(max(WHOLE_ROWS // vocab_size, 1)) if len(again) else ():
         whole = distribution(torch.cat([logits for _, logits in chunks(rows)], dim=1), ids[rows], sampling)
         found.logprob[rows], found.entropy[rows] = whole.logprob, whole.entropy
     return found

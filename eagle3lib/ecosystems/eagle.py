@@ -36,9 +36,7 @@ FORM = Eagle()
 #: eagle/evaluation/alpha.py and the maintainer's word in thread #191; new tokens over steps in eagle/model/ea_model.py,
 #: whose logged index counts from 0.
 METRICS = (
-    Metric(
-        "EAGLE", "tau", "new tokens / verifications; a tree in the papers, a chain here", "rounds", True, tokens_a_round
-    ),
+    Metric("EAGLE", "tau", "new tokens / verifications; papers: of a tree", "rounds", True, tokens_a_round),
     Metric(
         "EAGLE",
         "n-alpha",
