@@ -72,7 +72,7 @@ def distribution(logits: Float[Tensor, "R V"], ids: Int[Tensor, "R M"], sampling
         ValueError: for greedy sampling, which has no probabilities.
     """
     logits = logits.float()
-    largest = logits.sort(-1, descending=True).values
+    largest = logits.sort(-1, descending=True).values if sampling.truncates else logits
     return _read(logits.gather(-1, ids.clamp_min(0)), ids, sampling, _cut(largest, logits.shape[1], None, sampling)[0])
 
 
@@ -95,8 +95,9 @@ def chunked_distribution(
         end = begin + logits.shape[1]
         inside = (ids >= begin) & (ids < end)
         picked = torch.where(inside, logits.gather(-1, (ids - begin).clamp(0, end - begin - 1)), picked)
-        merged = torch.cat([largest, logits], dim=1)
-        largest = merged.topk(min(kept, merged.shape[1]), dim=1).values  # in descending order
+        if sampling.truncates:
+            merged = torch.cat([largest, logits], dim=1)
+            largest = merged.topk(min(kept, merged.shape[1]), dim=1).values  # in descending order
         for scale, sums in mass.items():
             sums.add(logits / scale)
     cut, unsettled = _cut(largest, vocab_size, mass, sampling)
@@ -139,13 +140,17 @@ def _cut(
     """The cut of each row from its largest logits in descending order, and the rows that need more of them.
 
     Args:
+        largest: whole rows, in any order, where nothing is cut.
         mass: of whole rows, by temperature; None where `largest` is the whole row.
     """
     if sampling.temperature == 0:
         raise ValueError("greedy decoding has no probabilities to compare")
     n, held = largest.shape
     scaled = largest / sampling.temperature
-    if not sampling.truncates and mass is not None:
+    if not sampling.truncates:
+        if mass is None:
+            mass = {sampling.temperature: _Mass(n)}
+            mass[sampling.temperature].add(scaled)
         whole = mass[sampling.temperature]
         return _Cut(torch.full((n,), -torch.inf), whole.log_total, whole.mean), torch.zeros(n, dtype=torch.bool)
     last = torch.full((n,), vocab_size)  # how many tokens are kept, before ties
