@@ -21,9 +21,10 @@ _KINDS = (
     ("number", re.compile(r"[+-]?\d[\d.,]*")),
     ("code", re.compile(r".*(?:[_{}\[\]\\=<>#$@^~|`]|::|->|\(\)|\);|//).*|\w+[a-z][A-Z]\w*", re.DOTALL)),
     ("punctuation", re.compile(r"[^\w\s]+")),
-    ("name or capitalised", re.compile(r"[^\W\d_a-z]\w*")),
 )
-FIRST, WORD, PIECE, OTHER = "first of the response", "word", "inside a word", "other"
+FIRST, NAME, WORD, PIECE, OTHER = (
+    "first of the response", "name or capitalised", "word", "inside a word", "other",
+)  # fmt: skip
 
 
 def token_class(text: str) -> str:
@@ -33,6 +34,8 @@ def token_class(text: str) -> str:
     for name, pattern in _KINDS:
         if pattern.fullmatch(stripped):
             return name
+    if stripped[0].isupper() and stripped.isalnum():
+        return NAME
     if stripped.isalpha():
         return WORD if bare.startswith(" ") else PIECE
     return OTHER
