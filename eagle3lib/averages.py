@@ -47,8 +47,8 @@ class Averages:
         easier = "easier" if self.skipped > self.walk else "harder"
         return (
             f"At K = {self.steps} the walk starts a round at {self.visited:.0%} of the starts and gets"
-            f" {self.walk:.3f} tokens there; the starts it skips are {easier}, {self.skipped:.3f}, since"
-            f" {'runs of accepted drafts' if easier == 'easier' else 'other stretches'} are skipped in few rounds."
+            f" {self.walk:.3f} tokens there; the starts it skips lie behind accepted drafts and are {easier},"
+            f" {self.skipped:.3f}."
             f" Every start alike: {self.uniform:.3f} ({self.landing:+.3f}). Leaving out steps beyond a turn's end"
             f" makes it {self.all_starts:.3f} over all starts ({self.ends:+.3f})."
         )

@@ -237,7 +237,7 @@ def test_easy_runs_are_what_the_walk_skips():
         hits += [[0, 0, 0]] * int(rng.integers(1, 4)) + [[1, 1, 1]] * int(rng.integers(3, 9))
     found = averages([toys.hand_rollout(hits)], K)
     assert found.skipped > found.walk
-    assert "are easier" in str(found)
+    assert "behind accepted drafts and are easier" in str(found)
     assert f"{found.all_starts:.3f} over all starts" in str(found)
 
 
