@@ -64,7 +64,7 @@ class Acceptance:
     @property
     def ceiling(self) -> Estimate:
         """Share of recorded first tokens inside the draft vocabulary; no rate over all starts can exceed it."""
-        return self.ceilings[0]
+        return self.ceilings[0] if self.ceilings else Estimate(np.nan, np.nan, np.nan, 0)
 
     @property
     def approximate(self) -> bool:

@@ -66,7 +66,7 @@ def over_training(found: Sequence[Contender], title: str) -> Figure:
     )
     axes.set_xlabel("training step")
     axes.set_ylabel("tokens a round, bonus included")
-    axes.legend(frameon=False, loc="lower left")
+    axes.legend(frameon=False)
     if any(c.loss is not None for c in run):
         losses = axes.twinx()
         losses.plot(steps, [np.nan if c.loss is None else c.loss for c in run], "s--", color=NEUTRAL, ms=4)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eagle3lib import bootstrap
 from eagle3lib.acceptance import acceptance, length_difference
 from eagle3lib.rollout import Rollout
-from eagle3lib.rounds import Round, walk
+from eagle3lib.rounds import Round, counted, walk
 
 # One turn of nine starts, three steps. Read down: hits of step 0, 1, 2 at each start.
 #   start   0  1  2  3  4  5  6  7  8
@@ -112,6 +112,36 @@ def test_the_ceiling_counts_tokens_inside_the_draft_vocabulary():
     rollout.logprob[2, 1] = -torch.inf
     ceiling = acceptance([rollout], 3).ceiling
     assert (ceiling.value, ceiling.count) == (pytest.approx(6 / 9), 9)
+
+
+def test_full_rates_and_ceilings_by_position_by_hand():
+    """Whatever came before, 7 of 9, 6 of 8 and 5 of 7 drafts are right; a ceiling is of all tokens up to its step."""
+    rollout = toys.hand_rollout(NINE)
+    rollout.logprob[1, 0] = rollout.logprob[1, 2] = rollout.logprob[2, 1] = -torch.inf
+    result = acceptance([rollout], 3)
+    assert [e.value for e in result.full] == pytest.approx([7 / 9, 6 / 8, 5 / 7])
+    assert [e.value for e in result.ceilings] == pytest.approx([8 / 9, 6 / 8, 5 / 7])
+    assert [e.count for e in result.full] == [e.count for e in result.ceilings] == [9, 8, 7]
+
+
+def test_the_mean_over_requests_is_another_than_over_rounds():
+    """3.5 tokens in two rounds, and 1 in eight: 1.5 over rounds, 2.25 over requests."""
+    pair = [toys.hand_rollout(NINE), toys.hand_rollout([[0, 0, 0]] * 9, name="other")]
+    result = acceptance(pair, 3)
+    assert result.walk.length.value == pytest.approx((2 * 3.5 + 8) / 10)
+    assert (result.requests.value, result.requests.count) == (2.25, 2)
+
+
+def test_counts_alone_give_what_a_chain_gives():
+    """A tree with one branch knows only how many drafts were accepted: same walk, same rates over all starts."""
+    chain = toys.hand_rollout(NINE + NINE, [9, 9])
+    accepted = chain.hit.int().cumprod(1).sum(1)
+    tree = counted(chain.sample, chain.starts, chain.turns, accepted, chain.valid)
+    assert walk(tree, 3) == walk(chain, 3)
+    by_counts, by_hits = acceptance([tree], 3), acceptance([chain], 3)
+    assert (by_counts.walk, by_counts.all_starts) == (by_hits.walk, by_hits.all_starts)
+    assert by_counts.full == by_counts.ceilings == ()
+    assert np.isnan(by_counts.ceiling.value)
 
 
 def test_more_steps_than_were_rolled_out_are_refused():
