@@ -70,18 +70,19 @@ def score(
             or the sample lacks the state.
     """
     expect_recording(sample, sampling, recorded)
-    last = sample.state(boundary).float()
-    normed = last if boundary == FINAL_NORMED else target.final_norm(last)
+    last = sample.state(boundary)
     n, steps = rollout.valid.shape
     rows = rollout.starts[:, None] + 1 + torch.arange(steps)  # [n, K] the state that says x[t + 2 + k]
-    valid = rollout.valid & (rows < len(normed))
+    valid = rollout.valid & (rows < len(last))
     used, place = rows[valid].unique(return_inverse=True)
     k = torch.arange(steps).expand(n, -1)[valid]
     # Step k asks each row for one choice; the recorded token is the same from every start that sees the row.
     ids = torch.full((len(used), 1 + steps), -1)
     ids[place, 0] = rollout.recorded[valid]
     ids[place, 1 + k] = rollout.predicted[valid]
-    found = target.distribution(normed[used], ids, sampling)
+    state = last[used].float()
+    normed = state if boundary == FINAL_NORMED else target.final_norm(state)
+    found = target.distribution(normed, ids, sampling)
     outside = float(found.logprob[:, 0].isinf().double().mean()) if len(used) else 0.0
     if outside > OUTSIDE:
         raise InputError(

@@ -90,7 +90,9 @@ def chunked_distribution(
     kept = max(LARGEST, (sampling.top_k or 0) + 1)
     largest = torch.empty(n_rows, 0)
     picked = torch.full(ids.shape, -torch.inf)
-    mass = {scale: _Mass(n_rows) for scale in {1.0, sampling.temperature}}
+    # What top-p is a share of, or, where nothing is cut, what normalises.
+    scale = 1.0 if sampling.temperature_last and sampling.truncates else sampling.temperature
+    mass = _Mass(n_rows)
     for begin, logits in chunks(torch.arange(n_rows)):
         end = begin + logits.shape[1]
         inside = (ids >= begin) & (ids < end)
@@ -98,8 +100,7 @@ def chunked_distribution(
         if sampling.truncates:
             merged = torch.cat([largest, logits], dim=1)
             largest = merged.topk(min(kept, merged.shape[1]), dim=1).values  # in descending order
-        for scale, sums in mass.items():
-            sums.add(logits / scale)
+        mass.add(logits / scale)
     cut, unsettled = _cut(largest, vocab_size, mass, sampling)
     found = _read(picked, ids, sampling, cut)
     again = unsettled.nonzero().flatten()
@@ -112,13 +113,15 @@ def chunked_distribution(
 class _Mass:
     """log Σ e^y and Σ e^y y of rows of scaled logits y, chunk by chunk."""
 
-    def __init__(self, n_rows: int) -> None:
-        self.log_total = torch.full((n_rows,), -torch.inf)
-        self.mean = torch.zeros(n_rows)  # Σ e^y y / Σ e^y
+    def __init__(self, n_rows: int, device: torch.device | None = None) -> None:
+        self.log_total = torch.full((n_rows,), -torch.inf, device=device)
+        self.mean = torch.zeros(n_rows, device=device)  # Σ e^y y / Σ e^y
 
     def add(self, y: Float[Tensor, "R C"]) -> None:
-        log_part = y.logsumexp(-1)
-        mean = ((y - log_part[:, None]).exp() * y).sum(-1)
+        top = y.amax(-1)
+        weight = (y - top[:, None]).exp_()
+        part = weight.sum(-1)
+        log_part, mean = top + part.log(), torch.linalg.vecdot(weight, y) / part
         total = torch.logaddexp(self.log_total, log_part)
         share = (log_part - total).exp()
         self.mean = self.mean * (1 - share) + mean * share
@@ -134,26 +137,24 @@ class _Cut:
     mean: Float[Tensor, " R"]
 
 
-def _cut(
-    largest: Float[Tensor, "R L"], vocab_size: int, mass: dict[float, _Mass] | None, sampling: Sampling
-) -> tuple[_Cut, Tensor]:
+def _cut(largest: Float[Tensor, "R L"], vocab_size: int, mass: _Mass | None, sampling: Sampling) -> tuple[_Cut, Tensor]:
     """The cut of each row from its largest logits in descending order, and the rows that need more of them.
 
     Args:
         largest: whole rows, in any order, where nothing is cut.
-        mass: of whole rows, by temperature; None where `largest` is the whole row.
+        mass: of whole rows, at the temperature that top-p goes by; None where `largest` is the whole row.
     """
     if sampling.temperature == 0:
         raise ValueError("greedy decoding has no probabilities to compare")
-    n, held = largest.shape
+    (n, held), device = largest.shape, largest.device
     scaled = largest / sampling.temperature
     if not sampling.truncates:
         if mass is None:
-            mass = {sampling.temperature: _Mass(n)}
-            mass[sampling.temperature].add(scaled)
-        whole = mass[sampling.temperature]
-        return _Cut(torch.full((n,), -torch.inf), whole.log_total, whole.mean), torch.zeros(n, dtype=torch.bool)
-    last = torch.full((n,), vocab_size)  # how many tokens are kept, before ties
+            mass = _Mass(n, device)
+            mass.add(scaled)
+        nothing = torch.full((n,), -torch.inf, device=device)
+        return _Cut(nothing, mass.log_total, mass.mean), torch.zeros(n, dtype=torch.bool, device=device)
+    last = torch.full((n,), vocab_size, device=device)  # how many tokens are kept, before ties
     if sampling.top_k is not None:
         last = last.clamp_max(sampling.top_k)
     if sampling.top_p < 1:
@@ -165,7 +166,7 @@ def _cut(
         elif mass is None:
             total = y.logsumexp(-1)
         else:
-            total = mass[1.0 if sampling.temperature_last else sampling.temperature].log_total
+            total = mass.log_total
         share = (y - total[:, None]).double().exp()
         before = share.cumsum(-1) - share  # the mass of larger tokens
         last = torch.minimum(last, (before < sampling.top_p).sum(-1).clamp_min(1))

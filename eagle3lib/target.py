@@ -19,6 +19,8 @@ from eagle3lib.sampling import Distribution, Sampling, chunked_distribution
 
 #: Rows of the head that are held in float32 at a time.
 VOCAB_CHUNK = 16384
+#: Logits that a chunk may have where many rows are asked, in float32: 64 MiB.
+CHUNK_LOGITS = 2**24
 
 
 class Rows(Protocol):
@@ -118,9 +120,11 @@ class Target:
         """
 
         def chunks(rows: Int[Tensor, " R"]) -> Iterator[tuple[int, Tensor]]:
-            for begin in range(0, self.vocab_size, VOCAB_CHUNK):
-                chunk = torch.arange(begin, min(begin + VOCAB_CHUNK, self.vocab_size))
-                yield begin, normed[rows] @ self.head_row_reader(chunk).T
+            own = normed if len(rows) == len(normed) else normed[rows]
+            size = min(VOCAB_CHUNK, max(CHUNK_LOGITS // max(len(own), 1), 256))
+            for begin in range(0, self.vocab_size, size):
+                chunk = torch.arange(begin, min(begin + size, self.vocab_size))
+                yield begin, own @ self.head_row_reader(chunk).T
 
         return chunked_distribution(chunks, len(normed), self.vocab_size, ids, sampling)
 

@@ -146,3 +146,14 @@ def test_engines_say_how_they_draw():
     assert engine("llama.cpp").sampling(*asked).temperature_last
     assert not engine("sglang").sampling(*asked).temperature_last
     assert engine("vllm").draft_sampling(engine("vllm").sampling(*asked)) == Sampling(0.7)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_chunks_agree_where_the_temperature_comes_last(logits, sampling):
+    """Top-p's mass is then taken at temperature 1, of the whole vocabulary."""
+    last = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, temperature_last=True)
+    found = chunked_distribution(in_chunks(logits, 64)[0], ROWS, VOCABULARY, everything(ROWS), last)
+    expected = distribution(logits, everything(ROWS), last)
+    assert torch.equal(found.logprob.isinf(), expected.logprob.isinf())
+    known = expected.logprob.isfinite()
+    assert_close(found.logprob[known], expected.logprob[known], rtol=1e-5, atol=1e-5)
