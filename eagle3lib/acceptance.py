@@ -7,7 +7,7 @@
 Along the walk a round starts only where the last one ended, t -> t + L(t), so every K is walked again; all
 S_k share one denominator, every round but each turn's last, so that AL is exactly the mean round length.
 Over all starts, step k counts the starts whose recorded token lies in the turn. Trainers report the second
-average and servers the first: they are never mixed.
+average and servers the first: they are never mixed. Rules that accept by chance give expected counts (`rounds`).
 """
 
 from __future__ import annotations
@@ -19,25 +19,7 @@ import numpy as np
 
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.rollout import Rollout
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round of the walk: it started at pair `start`, and `accepted` drafts were kept.
-
-    `last` marks a turn's last round; `cut` that the turn ended before a draft was rejected or K was reached.
-    """
-
-    start: int
-    turn: int
-    accepted: int
-    last: bool
-    cut: bool
-
-    @property
-    def length(self) -> int:
-        """Tokens that the round yields: accepted drafts and the bonus token."""
-        return self.accepted + 1
+from eagle3lib.rounds import Chances, chances, expected_rounds, walk
 
 
 @dataclass(frozen=True)
@@ -51,67 +33,87 @@ class Rates:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a draft of length `steps` yields: chain, greedy match, bonus token included.
+    """What a draft of length `steps` yields, bonus token included.
 
     Attributes:
         walk: along the server's walk, each turn's last round left out.
         all_starts: over every start.
         round_lengths: `round_lengths[a]` counts the walk's rounds that accepted a drafts, last rounds left out.
         last_rounds: the same of each turn's last round.
-        ceiling: share of recorded tokens inside the draft vocabulary; no rate can exceed it.
+        full: over every start, step k's rate whatever became of the steps before it (teacher-forced, marginal);
+            empty for a tree.
+        ceilings: over every start, how often the first k recorded tokens all lie in the draft vocabulary: no
+            S_k over all starts can be above it; empty for a tree.
+        requests: mean over responses of each one's own mean round length, every response counting alike.
+        rule: how drafts are accepted.
+        exact_steps: None where the numbers are the served ones; else they are so up to this step over all
+            starts, and approximate beyond it and along the walk.
     """
 
     steps: int
     walk: Rates
     all_starts: Rates
-    round_lengths: tuple[int, ...]
-    last_rounds: tuple[int, ...]
-    ceiling: Estimate
+    round_lengths: tuple[float, ...]
+    last_rounds: tuple[float, ...]
+    full: tuple[Estimate, ...]
+    ceilings: tuple[Estimate, ...]
+    requests: Estimate
+    rule: str
+    exact_steps: int | None
+
+    @property
+    def ceiling(self) -> Estimate:
+        """Share of recorded first tokens inside the draft vocabulary; no rate over all starts can exceed it."""
+        return self.ceilings[0] if self.ceilings else Estimate(np.nan, np.nan, np.nan, 0)
+
+    @property
+    def approximate(self) -> bool:
+        """Whether some of it is approximate; see `exact_steps`."""
+        return self.exact_steps is not None
 
 
-def walk(rollout: Rollout, steps: int) -> list[Round]:
-    """The server's rounds, one by one, for drafts of length `steps`.
-
-    Raises:
-        ValueError: if the rollout has fewer steps.
-    """
-    _check_steps(rollout, steps)
-    accepted = _accepted(rollout, steps)
-    possible = rollout.valid[:, :steps].sum(1).numpy()
-    starts, turns = rollout.starts.tolist(), rollout.turns.tolist()
-    rounds, row = [], 0
-    while row < len(starts):
-        # Starts of one turn are consecutive pairs, so a step of L pairs is a step of L rows.
-        following = row + int(accepted[row]) + 1
-        last = following >= len(starts) or turns[following] != turns[row]
-        cut = int(accepted[row]) == int(possible[row]) < steps
-        rounds.append(Round(starts[row], turns[row], int(accepted[row]), last, cut))
-        row = _next_turn(turns, row) if last else following
-    return rounds
-
-
-def acceptance(rollouts: Sequence[Rollout], steps: int) -> Acceptance:
+def acceptance(rollouts: Sequence[Rollout | Chances], steps: int) -> Acceptance:
     """Rates and lengths of a draft of length `steps`, with intervals by bootstrap over samples.
+
+    Args:
+        rollouts: a draft token is accepted where it equals the recorded one; or chances by another rule.
 
     Raises:
         ValueError: if there are no rollouts or one has fewer steps.
     """
     if not rollouts:
         raise ValueError("acceptance needs at least one rollout")
-    histograms = np.stack([_walk_histograms(rollout, steps) for rollout in rollouts])  # [n, 2, K + 1]
+    found = [chances(rollout).limited(steps) for rollout in rollouts]
+    histograms = np.stack([walk_histograms(one, steps) for one in found])  # [n, 2, K + 1]
     counts = histograms.sum(0)
-    known = np.stack([_in_vocabulary(rollout) for rollout in rollouts])
+    chains = [rollout for rollout in rollouts if isinstance(rollout, Rollout)]
+    alone = len(chains) == len(rollouts)
     return Acceptance(
         steps=steps,
         walk=_walk_rates(histograms[:, 0]),
-        all_starts=_all_start_rates(np.stack([_start_sums(rollout, steps) for rollout in rollouts])),
+        all_starts=_all_start_rates(np.stack([_start_sums(one) for one in found])),
         round_lengths=tuple(counts[0].tolist()),
         last_rounds=tuple(counts[1].tolist()),
-        ceiling=estimate(known, ratio(0, 1), known[:, 1].sum()),
+        full=_shares(np.stack([_full_sums(chain, steps) for chain in chains])) if alone else (),
+        ceilings=_shares(np.stack([_known_sums(chain, steps) for chain in chains])) if alone else (),
+        requests=_mean_of_requests(histograms[:, 0]),
+        rule=found[0].rule,
+        exact_steps=found[0].exact_steps,
     )
 
 
-def length_difference(first: Sequence[Rollout], second: Sequence[Rollout], steps: int) -> Estimate:
+def walk_histograms(rollout: Rollout | Chances, steps: int) -> np.ndarray:
+    """[2, K + 1] rounds by accepted drafts: all but the last of each turn, and the last ones."""
+    found = chances(rollout)
+    if not found.settled:
+        return expected_rounds(found, steps).histogram
+    histograms = np.zeros((2, steps + 1), dtype=np.int64)
+    for item in walk(found, steps):
+        histograms[int(item.last), item.accepted] += 1
+    return histograms
+
+
+def length_difference(first: Sequence[Rollout | Chances], second: Sequence[Rollout | Chances], steps: int) -> Estimate:
     """AL of `first` less AL of `second` along the walk, paired by sample.
 
     Raises:
@@ -121,12 +123,12 @@ def length_difference(first: Sequence[Rollout], second: Sequence[Rollout], steps
         raise ValueError("a paired difference needs rollouts of the same samples in the same order")
     sums = np.stack(
         [
-            np.concatenate([_walk_histograms(a, steps)[0], _walk_histograms(b, steps)[0]])
+            np.concatenate([walk_histograms(a, steps)[0], walk_histograms(b, steps)[0]])
             for a, b in zip(first, second, strict=True)
         ]
     )
     half = sums.shape[1] // 2
-    return estimate(sums, lambda s: _mean_length(s[..., :half]) - _mean_length(s[..., half:]), sums[:, :half].sum())
+    return estimate(sums, lambda s: mean_length(s[..., :half]) - mean_length(s[..., half:]), sums[:, :half].sum())
 
 
 def length_by_distance(rollouts: Sequence[Rollout], steps: int, edges: Sequence[int]) -> list[tuple[float, Estimate]]:
@@ -179,47 +181,41 @@ def rate_rows(by_wiring: Mapping[str, Acceptance]) -> list[dict]:
     return rows
 
 
-def _check_steps(rollout: Rollout, steps: int) -> None:
-    if rollout.hit.shape[1] < steps:
-        raise ValueError(f"the rollout of {rollout.sample} has {rollout.hit.shape[1]} steps, {steps} were asked for")
-
-
-def _accepted(rollout: Rollout, steps: int) -> np.ndarray:
-    """[n] leading hits of each start."""
-    return rollout.hit[:, :steps].int().cumprod(1).sum(1).numpy()
-
-
-def _next_turn(turns: list[int], row: int) -> int:
-    following = row
-    while following < len(turns) and turns[following] == turns[row]:
-        following += 1
-    return following
-
-
-def _walk_histograms(rollout: Rollout, steps: int) -> np.ndarray:
-    """[2, K + 1] rounds by accepted drafts: all but the last of each turn, and the last ones."""
-    histograms = np.zeros((2, steps + 1), dtype=np.int64)
-    for item in walk(rollout, steps):
-        histograms[int(item.last), item.accepted] += 1
-    return histograms
-
-
-def _start_sums(rollout: Rollout, steps: int) -> np.ndarray:
+def _start_sums(found: Chances) -> np.ndarray:
     """[3, K] by step: starts whose drafts up to it are accepted, starts that reach it, starts that could."""
-    _check_steps(rollout, steps)
-    valid = rollout.valid[:, :steps].numpy()
-    alive = rollout.hit[:, :steps].int().cumprod(1).numpy().astype(bool)
-    before = np.concatenate([np.ones((len(alive), 1), dtype=bool), alive[:, :-1]], axis=1)
-    return np.stack([(alive & valid).sum(0), (before & valid).sum(0), valid.sum(0)])
+    valid = found.valid.numpy()
+    alive = found.chance.double().cumprod(1).numpy()
+    before = np.concatenate([np.ones((len(alive), 1)), alive[:, :-1]], axis=1)
+    return np.stack([(alive * valid).sum(0), (before * valid).sum(0), valid.sum(0)])
 
 
-def _in_vocabulary(rollout: Rollout) -> np.ndarray:
-    """[2] recorded first tokens inside the draft vocabulary, and all of them."""
-    valid = rollout.valid[:, 0]
-    return np.array([int((valid & rollout.logprob[:, 0].isfinite()).sum()), int(valid.sum())])
+def _full_sums(rollout: Rollout, steps: int) -> np.ndarray:
+    """[2, K] by step: starts whose draft of this step is right, and starts that have one."""
+    return np.stack([rollout.hit[:, :steps].sum(0).numpy(), rollout.valid[:, :steps].sum(0).numpy()])
 
 
-def _mean_length(histogram: np.ndarray) -> np.ndarray:
+def _known_sums(rollout: Rollout, steps: int) -> np.ndarray:
+    """[2, K] by step: starts whose recorded tokens up to it all lie in the draft vocabulary, and all starts."""
+    valid = rollout.valid[:, :steps]
+    known = rollout.logprob[:, :steps].isfinite().int().cumprod(1).bool()
+    return np.stack([(known & valid).sum(0).numpy(), valid.sum(0).numpy()])
+
+
+def _shares(sums: np.ndarray) -> tuple[Estimate, ...]:
+    """First row over second, step by step, of [n, 2, K]."""
+    totals = sums.sum(0)
+    return tuple(estimate(sums[:, :, k], ratio(0, 1), totals[1, k]) for k in range(sums.shape[2]))
+
+
+def _mean_of_requests(histograms: np.ndarray) -> Estimate:
+    """Mean of the samples' own mean lengths; a sample without a whole round has none."""
+    lengths = mean_length(histograms)
+    known = np.isfinite(lengths)
+    sums = np.stack([np.where(known, lengths, 0), known], axis=1)
+    return estimate(sums, ratio(0, 1), known.sum())
+
+
+def mean_length(histogram: np.ndarray) -> np.ndarray:
     """Mean of accepted + 1 over a histogram of accepted drafts [..., K + 1]."""
     rounds = histogram.sum(-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -235,7 +231,7 @@ def _walk_rates(histograms: np.ndarray) -> Rates:
     return Rates(
         survival=tuple(estimate(reached, ratio(k, 0), totals[0]) for k in steps),
         conditional=tuple(estimate(reached, ratio(k, k - 1), totals[k - 1]) for k in steps),
-        length=estimate(histograms, _mean_length, totals[0]),
+        length=estimate(histograms, mean_length, totals[0]),
     )
 
 

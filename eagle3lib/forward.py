@@ -32,6 +32,7 @@ from eagle3lib.checkpoint import Draft
 from eagle3lib.config import DraftConfig
 from eagle3lib.layer import Tap, untapped
 from eagle3lib.norm import rms_norm
+from eagle3lib.sampling import Sampling, distribution
 
 #: Logits that are held at a time, in float32: 16 MiB.
 HEAD_BLOCK = 2**22
@@ -176,20 +177,31 @@ class Choices:
 
     predicted: Int[Tensor, " R"]  # target ids
     logprob: Float[Tensor, " R"]  # of the recorded token, -inf outside the draft vocabulary
+    sampled: Float[Tensor, " R"] | None = None  # the same under a sampling, where one was asked for
 
 
 def choose(
-    draft: Draft, u: Float[Tensor, "R H"], recorded: Int[Tensor, " R"], config: DraftConfig | None = None
+    draft: Draft,
+    u: Float[Tensor, "R H"],
+    recorded: Int[Tensor, " R"],
+    config: DraftConfig | None = None,
+    sampling: Sampling | None = None,
 ) -> Choices:
-    """Greedy choice and log-probability of the recorded token, a few rows of logits at a time."""
-    predicted, logprob = [], []
+    """Greedy choice and log-probability of the recorded token, a few rows of logits at a time.
+
+    Args:
+        sampling: how the draft draws its tokens, where it does not take the likeliest.
+    """
+    predicted, logprob, sampled = [], [], []
     labels = draft.draft_ids[recorded]  # [R], -1 outside the draft vocabulary
     for block, label in zip(_blocks(draft, u), _blocks(draft, labels), strict=True):
         z = logits(draft, block, config).float()
         predicted.append(draft.target_ids[z.argmax(-1)])
         value = z.gather(-1, label.clamp_min(0)[:, None])[:, 0] - z.logsumexp(-1)
         logprob.append(value.masked_fill(label < 0, -torch.inf))
-    return Choices(torch.cat(predicted), torch.cat(logprob))
+        if sampling:
+            sampled.append(distribution(z, label[:, None], sampling).logprob[:, 0])
+    return Choices(torch.cat(predicted), torch.cat(logprob), torch.cat(sampled) if sampling else None)
 
 
 def greedy(draft: Draft, u: Float[Tensor, "R H"], config: DraftConfig | None = None) -> Int[Tensor, " R"]:

@@ -19,6 +19,7 @@ from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.layer import Tap, untapped
 from eagle3lib.sample import Sample
+from eagle3lib.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Rollout:
         hit: [n, K] predicted equals recorded, False where not valid.
         logprob: [n, K] natural log-probability of the recorded token, -inf outside the draft vocabulary.
         valid: [n, K] whether the recorded token lies in the start's turn.
+        sampling: how the draft draws, where it does not take its likeliest token.
+        sampled: [n, K] as `logprob`, under `sampling`.
     """
 
     sample: str
@@ -44,11 +47,16 @@ class Rollout:
     hit: Bool[Tensor, "n K"]
     logprob: Float[Tensor, "n K"]
     valid: Bool[Tensor, "n K"]
+    sampling: Sampling | None = None
+    sampled: Float[Tensor, "n K"] | None = None
 
 
 @torch.inference_mode()
-def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout:
+def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int, sampling: Sampling | None = None) -> Rollout:
     """Roll the draft out for `steps` steps from every start of the sample.
+
+    Args:
+        sampling: how the draft draws its tokens, for rules that need its probabilities.
 
     Raises:
         InputError: as `fusion.fuse`.
@@ -65,6 +73,7 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     n, device = len(starts), draft.device
     predicted = torch.full((n, steps), -1, device=device)
     logprob = torch.full((n, steps), -torch.inf, device=device)
+    sampled = logprob.clone() if sampling else None
     recorded_at = starts[:, None] + 2 + torch.arange(steps)  # [n, K]
     valid = recorded_at < ends[:, None]
     recorded = torch.where(valid, sample.token_ids[recorded_at.clamp_max(len(sample.token_ids) - 1)], -1)
@@ -72,11 +81,14 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> Rollout
     config = draft.config.under(wiring)
     for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
         rows = valid[:, k].nonzero().flatten()
-        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device), config)
+        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device), config, sampling)
         predicted[rows.to(device), k] = choices.predicted
         logprob[rows.to(device), k] = choices.logprob
-    predicted, logprob = predicted.cpu(), logprob.cpu()
-    return Rollout(sample.name, starts, turns, recorded, predicted, (predicted == recorded) & valid, logprob, valid)
+        if sampling:
+            sampled[rows.to(device), k] = choices.sampled
+    predicted, logprob, sampled = predicted.cpu(), logprob.cpu(), sampled.cpu() if sampling else None
+    hit = (predicted == recorded) & valid
+    return Rollout(sample.name, starts, turns, recorded, predicted, hit, logprob, valid, sampling, sampled)
 
 
 @torch.inference_mode()

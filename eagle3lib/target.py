@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,12 @@ from torch import Tensor
 from eagle3lib.errors import InputError
 from eagle3lib.folders import name_trouble
 from eagle3lib.norm import rms_norm
+from eagle3lib.sampling import Distribution, Sampling, chunked_distribution
 
 #: Rows of the head that are held in float32 at a time.
 VOCAB_CHUNK = 16384
+#: Logits that a chunk may have where many rows are asked, in float32: 64 MiB.
+CHUNK_LOGITS = 2**24
 
 
 class Rows(Protocol):
@@ -129,6 +132,22 @@ class Target:
                 mean = mean * (before - total).exp() + inside * (part - total).exp()
         logprob = (recorded - total[:, None]).reshape(next_ids.shape)
         return Scores(logprob, argmax, total - mean if entropy else None)
+
+    def distribution(self, normed: Float[Tensor, "T H"], ids: Int[Tensor, "T M"], sampling: Sampling) -> Distribution:
+        """What each row's distribution over the vocabulary, as an engine samples from it, says of some tokens.
+
+        Args:
+            ids: of each row, the tokens asked for; -1 for none.
+        """
+
+        def chunks(rows: Int[Tensor, " R"]) -> Iterator[tuple[int, Tensor]]:
+            own = normed if len(rows) == len(normed) else normed[rows]
+            size = min(VOCAB_CHUNK, max(CHUNK_LOGITS // max(len(own), 1), 256))
+            for begin in range(0, self.vocab_size, size):
+                chunk = torch.arange(begin, min(begin + size, self.vocab_size))
+                yield begin, own @ self.head_row_reader(chunk).T
+
+        return chunked_distribution(chunks, len(normed), self.vocab_size, ids, sampling)
 
     def text(self, token_id: int) -> str:
         """A token's text, or its id in angle brackets where the target carries no texts."""

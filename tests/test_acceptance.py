@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3lib import bootstrap
-from eagle3lib.acceptance import Round, acceptance, length_difference, walk
+from eagle3lib.acceptance import acceptance, length_difference
 from eagle3lib.rollout import Rollout
+from eagle3lib.rounds import Round, counted, walk
 
 # One turn of nine starts, three steps. Read down: hits of step 0, 1, 2 at each start.
 #   start   0  1  2  3  4  5  6  7  8
@@ -26,9 +27,9 @@ NINE = [[1, 1, 0], [0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 1, 1], [1, 0, 0], [1, 1,
 def test_a_walk_goes_from_each_round_s_end_to_the_next():
     """0 accepts two and goes on at 3; 3 accepts all three and goes on at 7, whose two hits reach the turn's end."""
     assert walk(toys.hand_rollout(NINE), 3) == [
-        Round(start=0, turn=0, accepted=2, last=False, cut=False),
-        Round(start=3, turn=0, accepted=3, last=False, cut=False),
-        Round(start=7, turn=0, accepted=2, last=True, cut=True),
+        Round(start=0, turn=0, accepted=2, last=False, cut=False, committed=3),
+        Round(start=3, turn=0, accepted=3, last=False, cut=False, committed=4),
+        Round(start=7, turn=0, accepted=2, last=True, cut=True, committed=2),
     ]
 
 
@@ -41,11 +42,11 @@ def test_every_draft_length_walks_its_own_starts():
 @pytest.mark.parametrize(
     ("hits", "steps", "last"),
     [
-        ([[0, 0]], 2, Round(0, 0, 0, True, False)),  # rejected: its correction is the turn's last token
-        ([[1, 0]], 2, Round(0, 0, 1, True, True)),  # the one token left was drafted, nothing to reject
-        ([[1, 0]], 1, Round(0, 0, 1, True, False)),  # K was reached at the very end
-        ([[0, 0], [1, 0]], 2, Round(1, 0, 1, True, True)),
-        ([[1, 0], [1, 1]], 2, Round(0, 0, 1, True, False)),  # one kept, the correction ends the turn
+        ([[0, 0]], 2, Round(0, 0, 0, True, False, 1)),  # rejected: its correction is the turn's last token
+        ([[1, 0]], 2, Round(0, 0, 1, True, True, 1)),  # the one token left was drafted, nothing to reject
+        ([[1, 0]], 1, Round(0, 0, 1, True, False, 1)),  # K was reached at the very end
+        ([[0, 0], [1, 0]], 2, Round(1, 0, 1, True, True, 1)),
+        ([[1, 0], [1, 1]], 2, Round(0, 0, 1, True, False, 2)),  # one kept, the correction ends the turn
     ],
 )
 def test_a_last_round_is_cut_only_where_the_turn_ended_before_a_rejection(hits, steps, last):
@@ -113,6 +114,36 @@ def test_the_ceiling_counts_tokens_inside_the_draft_vocabulary():
     assert (ceiling.value, ceiling.count) == (pytest.approx(6 / 9), 9)
 
 
+def test_full_rates_and_ceilings_by_position_by_hand():
+    """Whatever came before, 7 of 9, 6 of 8 and 5 of 7 drafts are right; a ceiling is of all tokens up to its step."""
+    rollout = toys.hand_rollout(NINE)
+    rollout.logprob[1, 0] = rollout.logprob[1, 2] = rollout.logprob[2, 1] = -torch.inf
+    result = acceptance([rollout], 3)
+    assert [e.value for e in result.full] == pytest.approx([7 / 9, 6 / 8, 5 / 7])
+    assert [e.value for e in result.ceilings] == pytest.approx([8 / 9, 6 / 8, 5 / 7])
+    assert [e.count for e in result.full] == [e.count for e in result.ceilings] == [9, 8, 7]
+
+
+def test_the_mean_over_requests_is_another_than_over_rounds():
+    """3.5 tokens in two rounds, and 1 in eight: 1.5 over rounds, 2.25 over requests."""
+    pair = [toys.hand_rollout(NINE), toys.hand_rollout([[0, 0, 0]] * 9, name="other")]
+    result = acceptance(pair, 3)
+    assert result.walk.length.value == pytest.approx((2 * 3.5 + 8) / 10)
+    assert (result.requests.value, result.requests.count) == (2.25, 2)
+
+
+def test_counts_alone_give_what_a_chain_gives():
+    """A tree with one branch knows only how many drafts were accepted: same walk, same rates over all starts."""
+    chain = toys.hand_rollout(NINE + NINE, [9, 9])
+    accepted = chain.hit.int().cumprod(1).sum(1)
+    tree = counted(chain.sample, chain.starts, chain.turns, accepted, chain.valid)
+    assert walk(tree, 3) == walk(chain, 3)
+    by_counts, by_hits = acceptance([tree], 3), acceptance([chain], 3)
+    assert (by_counts.walk, by_counts.all_starts) == (by_hits.walk, by_hits.all_starts)
+    assert by_counts.full == by_counts.ceilings == ()
+    assert np.isnan(by_counts.ceiling.value)
+
+
 def test_more_steps_than_were_rolled_out_are_refused():
     """The sentence names the sample and both numbers."""
     with pytest.raises(ValueError, match="rollout of toy has 3 steps, 4 were asked for"):
@@ -141,6 +172,8 @@ def test_a_walk_covers_every_turn_once(rollout):
         assert [r.last for r in group] == [False] * (len(group) - 1) + [True]
         assert group[-1].start + group[-1].length > int(starts[-1])
         assert not any(r.cut for r in group[:-1])
+        assert [r.committed for r in group[:-1]] == [r.length for r in group[:-1]]
+        assert sum(r.committed for r in group) == len(starts), "every token of the turn stands in one round"
 
 
 @settings(deadline=None, max_examples=25)

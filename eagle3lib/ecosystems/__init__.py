@@ -12,10 +12,12 @@ from eagle3lib.ecosystems._config_ids import LayerIds
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
+from eagle3lib.ecosystems._metrics import Metric
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "FORMS", "LAYOUTS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds", "Origin",
+    "ENGINES", "FORMS", "LAYOUTS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds",
+    "Metric", "Origin",
     "Patch", "Seen", "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
@@ -33,6 +35,7 @@ def _discover(kind: type[System]) -> dict[str, System]:
 ENGINES: dict[str, Engine] = _discover(Engine)
 TRAINERS: dict[str, Trainer] = _discover(Trainer)
 FORMS: dict[str, Form] = _discover(Form)
+METRICS: tuple[Metric, ...] = tuple(metric for m in _modules for metric in getattr(m, "METRICS", ()))
 _layouts = [layout for m in _modules for layout in getattr(m, "LAYOUTS", ())]
 LAYOUTS: tuple[Layout, ...] = tuple(sorted(_layouts, key=lambda layout: layout.general))
 

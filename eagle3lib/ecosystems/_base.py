@@ -17,6 +17,7 @@ from eagle3lib.boundaries import boundary_name
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, config_lines
 from eagle3lib.ecosystems._reading import Header, Rules
 from eagle3lib.errors import InputError
+from eagle3lib.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Engine(ABC):
     label: str
     verified: str  # the newest version whose source was read
     key: str = TOP_LEVEL  # where this engine wants the ids
+    temperature_last: bool = False  # tokens are cut by top-k and top-p before the temperature, not after it
 
     @property
     def default_version(self) -> str:
@@ -79,6 +81,21 @@ class Engine(ABC):
     @abstractmethod
     def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         """The ids of boundaries without a problem."""
+
+    def sampling(self, temperature: float, top_k: int | None = None, top_p: float = 1.0) -> Sampling:
+        """How this engine draws from the target: top-k, then top-p of what is left, ties kept.
+
+        vLLM: v1/sample/ops/topk_topp_sampler.py. SGLang: speculative/eagle_info.py, `verify`.
+        """
+        return Sampling(temperature, top_k, top_p, self.temperature_last)
+
+    def draft_sampling(self, sampling: Sampling) -> Sampling:
+        """How it draws from a draft, where it draws at all: at the request's temperature, nothing cut.
+
+        vLLM: v1/spec_decode, `compute_probs_and_sample_next_token`. SGLang: speculative/spec_utils.py,
+        `renorm_draft_probs`.
+        """
+        return Sampling(sampling.temperature)
 
     def rules(self, draft: Header) -> Rules:
         """What this engine does with such a draft besides its layer ids, as of `verified`."""

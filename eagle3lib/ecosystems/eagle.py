@@ -8,6 +8,7 @@ out on saving). The three states are fixed in eagle/model/modeling_llama_kv.py: 
 from __future__ import annotations
 
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, shares, tokens_a_round
 
 
 class Eagle(Form):
@@ -30,3 +31,18 @@ class Eagle(Form):
 
 
 FORM = Eagle()
+
+
+#: eagle/evaluation/alpha.py and the maintainer's word in thread #191; new tokens over steps in eagle/model/ea_model.py,
+#: whose logged index counts from 0.
+METRICS = (
+    Metric("EAGLE", "tau", "new tokens / verifications; papers: of a tree", "rounds", True, tokens_a_round),
+    Metric(
+        "EAGLE",
+        "n-alpha",
+        "drafts accepted after n accepted ones / drafts verified after n accepted ones: c_(n+1)",
+        "rounds",
+        None,
+        lambda run: shares(run.accepted_at_least(), run.reached()),
+    ),
+)

@@ -15,6 +15,7 @@ from typing import Any
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, first_listed
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, share, shares
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
 from eagle3lib.errors import InputError
 from eagle3lib.gguf_file import GGUFFile
@@ -121,6 +122,7 @@ class LlamaCpp(Engine):
     name = "llama_cpp"
     label = "llama.cpp"
     verified = "as in llama-cpp-python 0.3.36"
+    temperature_last = True  # common/common.h, the default order of samplers
 
     def as_of(self, version: str | None) -> str:
         return f"{self.label} {self.verified}" + (f", not read in {version}" if version else "")
@@ -199,3 +201,24 @@ class LlamaCpp(Engine):
 
 FORM = Gguf()
 ENGINE = LlamaCpp()
+
+
+#: tools/server/server-context.cpp. Drafts are shortened near the token limit, and no draft is made for the last token.
+METRICS = (
+    Metric(
+        "llama.cpp",
+        "mean acceptance length",
+        "1 + accepted drafts / rounds with a draft",
+        "rounds",
+        True,
+        lambda run: 1 + share(run.all_accepted.sum(), run.rounds),
+    ),
+    Metric(
+        "llama.cpp",
+        "acceptance per position",
+        "rounds with at least k drafts accepted / rounds with a draft: survival S_k",
+        "rounds",
+        None,
+        lambda run: shares(run.accepted_at_least(), [run.rounds] * run.steps),
+    ),
+)

@@ -6,6 +6,7 @@ Source: NVIDIA-NeMo/Automodel, speculative/eagle (thread #2322 for the norms' na
 from __future__ import annotations
 
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, shares
 
 
 class NeMo(Form):
@@ -20,3 +21,16 @@ class NeMo(Form):
 
 
 FORM = NeMo()
+
+
+#: nemo_automodel/components/speculative/eagle, evaluation after training.
+METRICS = (
+    Metric(
+        "NeMo",
+        "tau_sim",
+        "1 + sum over k of (first k right / starts with k supervised tokens): joint counts, not products",
+        "all starts",
+        True,
+        lambda run: 1 + sum(shares(run.prefix_hits, run.starts)),
+    ),
+)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from eagle3lib.ecosystems._base import Engine, TargetShape, release
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, share, tokens_a_round
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
 from eagle3lib.errors import InputError
 
@@ -236,3 +237,43 @@ def _added(model: _Model, ids: tuple[int, ...], n_layers: int, at: tuple[int, ..
 
 FORM = LegacyNames()
 ENGINE = SGLang()
+
+
+#: managers/scheduler_components/metrics_reporter.py and tokenizer_manager.py. Drafts after a response's end are
+#: dropped before they are counted.
+METRICS = (
+    Metric(
+        "SGLang",
+        "accept len",
+        "tokens that the rounds added to responses / verifications, last rounds counted",
+        "rounds",
+        True,
+        tokens_a_round,
+    ),
+    Metric(
+        "SGLang",
+        "accept rate",
+        "of those tokens, the drafts / (verifications x (num_draft_tokens - 1))",
+        "rounds",
+        None,
+        lambda run: share((run.all_committed - 1).clip(0).sum(), run.rounds * run.steps),
+    ),
+    Metric(
+        "SGLang",
+        "spec_accept_length",
+        "of each request: completion_tokens / spec_verify_ct, the token of the prefill counted though no round made it",
+        "requests",
+        True,
+        lambda run: run.mean_of_requests(lambda committed: (1 + committed.sum()) / len(committed)),
+    ),
+    Metric(
+        "SGLang",
+        "spec_accept_rate",
+        "of each request: drafts kept / (spec_verify_ct x (num_draft_tokens - 1))",
+        "requests",
+        None,
+        lambda run: run.mean_of_requests(
+            lambda committed: (committed - 1).clip(0).sum() / (len(committed) * run.steps)
+        ),
+    ),
+)

@@ -6,7 +6,10 @@ norm, lm_head, t2d and d2t are required), specforge/algorithms/model_providers.p
 
 from __future__ import annotations
 
+import numpy as np
+
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, shares
 
 
 class SpecForge(Form):
@@ -28,3 +31,16 @@ class SpecForge(Form):
 
 
 FORM = SpecForge()
+
+
+#: specforge/eval/evaluator.py, `_simulated_acc_len`; its truth is the teacher's argmax, here the recorded token.
+METRICS = (
+    Metric(
+        "SpecForge",
+        "eval/simulated_acc_len",
+        "a_0 + a_0 a_1 + ...: a product of each position's own accuracy, as if they were independent",
+        "all starts",
+        False,
+        lambda run: float(np.cumprod(shares(run.hits, run.starts)).sum()),
+    ),
+)

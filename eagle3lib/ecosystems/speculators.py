@@ -12,6 +12,7 @@ from typing import Any, Literal
 from eagle3lib.ecosystems._base import TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, shares
 from eagle3lib.errors import InputError
 
 
@@ -78,3 +79,25 @@ class Speculators(Trainer):
 
 FORM = SpeculatorsForm()
 TRAINER = Speculators()
+
+
+#: models/metrics.py, `compute_accuracy_single_step`; its truth is a teacher's argmax over the draft vocabulary and its
+#: positions are the trainer's (see `training`), here the recorded token and the starts of rounds.
+METRICS = (
+    Metric(
+        "speculators",
+        "full_acc",
+        "right at every step up to k / targets of step k: S_(k+1)",
+        "all starts",
+        None,
+        lambda run: shares(run.prefix_hits, run.starts),
+    ),
+    Metric(
+        "speculators",
+        "cond_acc",
+        "right at every step up to k / right at every step before k: c_(k+1)",
+        "all starts",
+        None,
+        lambda run: shares(run.prefix_hits, [run.starts[0], *run.prefix_hits[:-1]]),
+    ),
+)

@@ -14,6 +14,7 @@ from typing import Any
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, share
 from eagle3lib.ecosystems._reading import Header, Rules
 from eagle3lib.errors import InputError
 
@@ -90,3 +91,24 @@ class TensorRTEngine(Engine):
 
 FORM = TensorRT()
 ENGINE = TensorRTEngine()
+
+
+#: batch_manager/llmRequest.h, `getAvgDecodedTokensPerIter`; _torch/pyexecutor/sampler.py counts the context step too.
+METRICS = (
+    Metric(
+        "TensorRT-LLM",
+        "avg_decoded_tokens_per_iter",
+        "of each request: generated tokens / iterations, the context step counted as one with one token",
+        "requests",
+        True,
+        lambda run: run.mean_of_requests(lambda committed: (1 + committed.sum()) / (1 + len(committed))),
+    ),
+    Metric(
+        "TensorRT-LLM",
+        "acceptanceRate",
+        "accepted drafts / drafted tokens",
+        "rounds",
+        None,
+        lambda run: share(run.all_accepted.sum(), run.rounds * run.steps),
+    ),
+)

@@ -14,6 +14,7 @@ from typing import Any
 from eagle3lib.ecosystems._base import Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, first_listed
 from eagle3lib.ecosystems._form import Form, Seen
+from eagle3lib.ecosystems._metrics import Metric, share, shares
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_slots
 from eagle3lib.errors import InputError
 
@@ -152,3 +153,33 @@ class VLLM(Engine):
 FORM = Converted()
 ENGINE = VLLM("vllm", "vLLM (V2 runner)", "V2", (TOP_LEVEL, "eagle_config.layer_ids"))
 V1_RUNNER = VLLM("vllm_v1_runner", "vLLM (V1 runner)", "V1", (TOP_LEVEL, NESTED))
+
+
+#: v1/spec_decode/metrics.py; counted in v1/core/sched/scheduler.py before a response's end is looked for.
+METRICS = (
+    Metric(
+        "vLLM",
+        "Mean acceptance length",
+        "1 + accepted drafts / drafts made; drafts accepted beyond a response's end count too, and no recording"
+        " shows those",
+        "rounds",
+        True,
+        lambda run: 1 + share(run.all_accepted.sum(), run.rounds),
+    ),
+    Metric(
+        "vLLM",
+        "Per-position acceptance rate",
+        "rounds with at least k drafts accepted / rounds: survival S_k, not a rate given that k was reached",
+        "rounds",
+        None,
+        lambda run: shares(run.accepted_at_least(), [run.rounds] * run.steps),
+    ),
+    Metric(
+        "vLLM",
+        "Avg Draft acceptance rate",
+        "accepted drafts / drafted tokens",
+        "rounds",
+        None,
+        lambda run: share(run.all_accepted.sum(), run.rounds * run.steps),
+    ),
+)
