@@ -250,15 +250,11 @@ def _grow(
         embedding = draft.embed(forest.tokens[owners, slots])
         u = forward.branch_step(draft, config, g, embedding, own, pairs[owners], earlier)
         computed[owners, slots] = at_place[owners, places] = torch.arange(len(owners), device=device)
-        forest.offer(
-            owners, slots, shape.first_slot(level + 1) + places * k, *forward.best(draft, u, k + 1, config)
-        )
+        forest.offer(owners, slots, shape.first_slot(level + 1) + places * k, *forward.best(draft, u, k + 1, config))
     return forest
 
 
-def _inside(
-    tokens: Int[Tensor, "B N"], parents: Int[Tensor, "B N"], recorded: Int[Tensor, "B L"]
-) -> Int[Tensor, " B"]:
+def _inside(tokens: Int[Tensor, "B N"], parents: Int[Tensor, "B N"], recorded: Int[Tensor, "B L"]) -> Int[Tensor, " B"]:
     """How far the recorded path goes inside each tree."""
     at, depth = torch.full((len(tokens),), -1), torch.zeros(len(tokens), dtype=torch.long)
     alive = torch.ones(len(tokens), dtype=torch.bool)

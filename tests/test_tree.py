@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from eagle3lib.tree import tree_rollout
 from eagle3lib.tree_shapes import TreeShape
 
 WIRING = Wiring(toys.SLOTS)
+LogitsOf = Callable[[Sample], list[Tensor]]
 #: Log-probabilities of a branch, summed: float32, four levels.
 TOLERANCE = {"rel": 1e-4, "abs": 1e-4}
 SHAPES = [
@@ -85,23 +87,18 @@ def test_trees_equal_the_plain_rule_in_the_library_s_layers(shape, residual, out
 
 
 class ForcedRound:
-    """The passes of a round as the chain's, with each branch in the recorded tokens' place; no draft of width one.
+    """The passes of a round as a chain's, each branch in the recorded tokens' place: for keys of ancestors only.
 
-    Holds for keys of ancestors only. The chain itself is tested against other implementations elsewhere.
+    `logits_of` gives a sample's logits of every step and pair, teacher-forced.
     """
 
-    def __init__(self, draft: Draft, sample: Sample, start: int) -> None:
-        self.draft, self.sample, self.start = draft, sample, start
-        self.target_ids = draft.target_ids
+    def __init__(self, logits_of: LogitsOf, target_ids: Tensor, sample: Sample, start: int) -> None:
+        self.logits_of, self.target_ids, self.sample, self.start = logits_of, target_ids, sample, start
 
     def _after(self, path: Sequence[int]) -> Tensor:
-        pad = torch.zeros(len(path), dtype=torch.long)
-        tokens = torch.cat([self.sample.token_ids, pad])
+        tokens = self.sample.token_ids.clone()
         tokens[self.start + 2 : self.start + 2 + len(path)] = torch.tensor(path, dtype=torch.long)
-        # States end with the start: rope kinds that go by the length must see the same one.
-        forced = replace(self.sample, token_ids=tokens)
-        u = list(chain_states(self.draft, forced, WIRING, len(path) + 1))[-1][self.start]
-        return forward.logits(self.draft, u[None])[0].float().log_softmax(-1)
+        return self.logits_of(replace(self.sample, token_ids=tokens))[len(path)][self.start].log_softmax(-1)
 
     def root(self) -> Tensor:
         """[Vd] at the start."""
@@ -110,6 +107,11 @@ class ForcedRound:
     def expand(self, beam: Sequence[trees.Node]) -> Tensor:
         """[k, Vd] after each branch."""
         return torch.stack([self._after(node.path) for node in beam])
+
+
+def manual(draft: Draft, sample: Sample) -> list[Tensor]:
+    """Logits of three steps by the chain's own pass, which other tests hold against other implementations."""
+    return [forward.logits(draft, u) for u in chain_states(draft, sample, WIRING, 3)]
 
 
 def change_layer(**changes: object) -> Callable[[dict], None]:
@@ -136,7 +138,35 @@ def test_windows_and_flags_reach_the_branches(change, tmp_path, sample):
     (folder / "config.json").write_text(json.dumps(config))
     draft = load_draft(folder, device="cpu")
     found = tree_rollout(draft, sample, WIRING, TreeShape.eagle(10, 2, 3))
-    compare(found, sample, lambda t: ForcedRound(draft, sample, t))
+    compare(found, sample, lambda t: ForcedRound(partial(manual, draft), draft.target_ids, sample, t))
+
+
+@pytest.mark.parametrize(("kind", "n_layers"), [("llama", 2), ("qwen3", 1)])
+def test_further_layers_and_normed_heads_as_the_library_has_them(kind, n_layers, tmp_path, sample):
+    """Each branch in the recorded tokens' place in the library's own forward."""
+    library = pytest.importorskip("library", reason="the reference implementation is not installed")
+    layers = pytest.importorskip("test_agreement_layers")
+    config = layers.layer(kind, num_hidden_layers=n_layers)
+    model = library.new_draft(toys.write_target(tmp_path / "target"), layer=config)
+    model.save_pretrained(tmp_path / "draft")
+    draft = load_draft(tmp_path / "draft", device="cpu")
+    assert draft.config.n_layers == n_layers
+
+    def logits_of(forced: Sample) -> list[Tensor]:
+        return library.run(model, forced, toys.N_LAYERS - 1)[1]
+
+    found = tree_rollout(draft, sample, WIRING, TreeShape.eagle(10, 2, 3))
+    compare(found, sample, lambda t: ForcedRound(logits_of, draft.target_ids, sample, t))
+
+
+@pytest.mark.parametrize("rope", ["default", "yarn"])
+def test_latent_attention_as_deepseek_s_modules_have_it(rope, tmp_path, sample):
+    """Each branch in the recorded tokens' place in transformers' DeepSeek-V3 modules."""
+    latent = pytest.importorskip("test_mla", reason="the reference implementation is not installed")
+    model = latent.LatentDraft(latent.latent_config(rope=latent.YARN if rope == "yarn" else None))
+    draft = load_draft(model.save(tmp_path), device="cpu")
+    found = tree_rollout(draft, sample, WIRING, TreeShape.eagle(10, 2, 3))
+    compare(found, sample, lambda t: ForcedRound(model, draft.target_ids, sample, t))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -58,7 +58,7 @@ class LibraryRound:
 
     def root(self) -> Tensor:
         """[Vd] at the last pair."""
-        return self._run()[-1]
+        return self.run()[-1]
 
     def expand(self, beam: Sequence[Node]) -> Tensor:
         """[k, Vd]: a row is added for each node, fed with what its parent's row gave."""
@@ -72,9 +72,10 @@ class LibraryRound:
             self.hidden = torch.cat([self.hidden, self.fed_back[node.parent_row][None]])
             node.rows = [*node.rows, row]
         self.at_place.append(list(range(first, first + len(beam))))
-        return self._run()[first:]
+        return self.run()[first:]
 
-    def _run(self) -> Tensor:
+    def run(self) -> Tensor:
+        """[rows, Vd] of every row; what each would be fed back as is kept."""
         model, n = self.model, len(self.ids)
         mask = torch.full((n, n), -torch.inf)
         for i, seen in enumerate(self.sees):
@@ -90,9 +91,10 @@ class LibraryRound:
 
 def children(node: Node, logprobs: Tensor, k: int, target_ids: Tensor) -> list[Node]:
     """The k likeliest continuations, likeliest first."""
-    ids = sorted(range(len(logprobs)), key=lambda i: -float(logprobs[i]))[:k]
+    values = logprobs.tolist()
+    ids = sorted(range(len(values)), key=lambda i: -values[i])[:k]
     row = node.rows[-1] if node.rows else -1
-    return [Node((*node.path, int(target_ids[i])), node.score + float(logprobs[i]), row, node.rows) for i in ids]
+    return [Node((*node.path, int(target_ids[i])), node.score + values[i], row, node.rows) for i in ids]
 
 
 @torch.inference_mode()
