@@ -15,13 +15,11 @@ its children can come into the tree.
 
 SGLang multiplies probabilities where the sum of logarithms stands here, and EAGLE sums them in its model's own
 dtype: the order is the same but for rounding. Candidates that rounding could swap are ties, counted for each start.
-Both engines cut by `torch.topk`, which promises no order among equals; here the earlier candidate goes first: the
-lower level, then the better parent, then the likelier child, then the lower draft id.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,6 +29,7 @@ from eagle3lib import forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.config import DraftConfig
+from eagle3lib.forest import Forest
 from eagle3lib.forward import Keys, Prefix
 from eagle3lib.sample import Sample
 from eagle3lib.starts import starts_of
@@ -38,8 +37,6 @@ from eagle3lib.tree_shapes import TreeShape
 
 #: Starts whose trees are held at a time.
 STARTS_BLOCK = 64
-#: Scores nearer than this, in nats, are equal: a float32 pass is right to about so much.
-TIE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -126,91 +123,6 @@ def tree_rollout(draft: Draft, sample: Sample, wiring: Wiring, shape: TreeShape)
     )
 
 
-@dataclass
-class _Forest:
-    """Every candidate of a block of B rounds, in slots, level by level; a candidate without a score is not in.
-
-    Attributes:
-        parents: [B, C] the parent's slot, -1 for the root's children.
-        levels: [C] of each slot.
-        near: rounds at which a cut had equals on both sides, and their score.
-    """
-
-    shape: TreeShape
-    scores: Float[Tensor, "B C"]
-    tokens: Int[Tensor, "B C"]
-    parents: Int[Tensor, "B C"]
-    levels: Int[Tensor, " C"]
-    near: list[tuple[Int[Tensor, " m"], Float[Tensor, " m"]]] = field(default_factory=list)
-
-    @classmethod
-    def empty(cls, shape: TreeShape, rounds: int, device: torch.device) -> _Forest:
-        """No candidate yet."""
-        size, k = (rounds, shape.candidates), shape.topk
-        widths = torch.tensor([k] + [k * k] * (shape.levels - 1))
-        levels = torch.arange(1, shape.levels + 1).repeat_interleave(widths).to(device)
-        scores = torch.full(size, -torch.inf, device=device)
-        parents = torch.full(size, -1, device=device)
-        return cls(shape, scores, torch.zeros_like(parents), parents, levels)
-
-    def offer(
-        self,
-        owners: Int[Tensor, " R"],
-        parents: Int[Tensor, " R"],
-        first: Int[Tensor, " R"],
-        tokens: Int[Tensor, "R k+1"],
-        logprobs: Float[Tensor, "R k+1"],
-    ) -> None:
-        """Put the `topk` likeliest children of R nodes into the slots from `first` on; one more tells ties."""
-        k = self.shape.topk
-        above = self.scores[owners, parents].where(parents >= 0, 0.0)
-        scores = above[:, None] + logprobs
-        slots = first[:, None] + torch.arange(k, device=first.device)
-        self.scores[owners[:, None], slots] = scores[:, :k]
-        self.tokens[owners[:, None], slots] = tokens[:, :k]
-        self.parents[owners[:, None], slots] = parents[:, None].expand(-1, k)
-        self._note(owners, scores[:, k - 1 :])
-
-    def beam(self, level: int) -> Int[Tensor, "B k"]:
-        """The slots of the level's best nodes, best first."""
-        k, first = self.shape.topk, self.shape.first_slot(level)
-        sorted_, order = self.scores[:, self.levels == level].sort(dim=1, descending=True, stable=True)
-        every = torch.arange(len(order), device=order.device)
-        # Where a place decides which keys a node sees, the order within the beam matters too.
-        self._note(every, sorted_[:, (0 if self.shape.own_keys == "places" else k - 1) : k + 1])
-        return first + order[:, :k]
-
-    def bar(self) -> Float[Tensor, " B"]:
-        """The score of the last candidate that is in the tree so far, -inf while there is room."""
-        return self.scores.topk(self.shape.nodes, dim=1).values[:, -1]
-
-    def chosen(self) -> Int[Tensor, "B N"]:
-        """The slots of the tree's nodes, in order."""
-        sorted_, order = self.scores.sort(dim=1, descending=True, stable=True)
-        n = self.shape.nodes
-        self._note(torch.arange(len(order), device=order.device), sorted_[:, n - 1 : n + 1])
-        return order[:, :n].sort(1).values
-
-    def parent_places(self, chosen: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
-        """Where among the chosen each one's parent is, -1 for the root."""
-        parents = self.parents.gather(1, chosen)
-        return torch.searchsorted(chosen, parents).where(parents >= 0, -1)
-
-    def ties(self) -> Int[Tensor, " B"]:
-        """Cuts with equals on both sides; where branches keep their own keys, those that reach into the tree."""
-        counts = torch.zeros(len(self.scores), dtype=torch.long, device=self.scores.device)
-        bar = self.bar()
-        for owners, scores in self.near:
-            reach = scores >= bar[owners] - TIE if self.shape.own_keys == "ancestors" else scores.isfinite()
-            counts.index_add_(0, owners[reach], torch.ones_like(owners[reach]))
-        return counts
-
-    def _note(self, owners: Int[Tensor, " R"], sorted_: Float[Tensor, "R m"]) -> None:
-        """Keep neighbours of a descending row that are equal within rounding."""
-        rows, at = (sorted_[:, :-1] - sorted_[:, 1:] <= TIE).nonzero(as_tuple=True)  # -inf less -inf is not
-        self.near.append((owners[rows], sorted_[rows, at]))
-
-
 def _grow(
     draft: Draft,
     config: DraftConfig,
@@ -218,10 +130,10 @@ def _grow(
     prefix: Prefix,
     u: Float[Tensor, "B H"],
     pairs: Int[Tensor, " B"],
-) -> _Forest:
+) -> Forest:
     """The candidates of a block of rounds, from step 0's u at their starts."""
     k, device = shape.topk, u.device
-    forest = _Forest.empty(shape, len(pairs), device)
+    forest = Forest.empty(shape, len(pairs), device)
     own = Prefix([Keys(keys.k, keys.v) for keys in prefix.layers], prefix.length)
     owners = torch.arange(len(pairs), device=device)
     root = torch.full_like(owners, -1)

@@ -18,6 +18,7 @@ from torch import Tensor
 from eagle3lib import forward, tree
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
+from eagle3lib.forest import Forest
 from eagle3lib.rollout import chain_states, rollout
 from eagle3lib.sample import Sample
 from eagle3lib.starts import starts_of
@@ -52,10 +53,10 @@ def follow(draft: Draft, sample: Sample, shape: TreeShape) -> Sample:
     return replace(sample, token_ids=tokens)
 
 
-def compare(found: tree.TreeRollout, sample: Sample, round_at: Callable[[int], trees.Round]) -> None:
-    """Nodes, scores and accepted drafts of every start against the plain rule."""
-    assert len(found.starts) > 10
-    for row, start in enumerate(found.starts.tolist()):
+def compare(found: tree.TreeRollout, round_at: Callable[[int], trees.Round], every: int = 1) -> None:
+    """Nodes, scores and accepted drafts of the starts against the plain rule, of every start or fewer."""
+    assert len(found.starts) == 20
+    for row, start in list(enumerate(found.starts.tolist()))[::every]:
         expected = trees.grow(round_at(start), found.shape)
         drafted = trees.paths(found, row)
         assert drafted.keys() == expected.keys(), f"start {start}"
@@ -81,7 +82,7 @@ def test_trees_equal_the_plain_rule_in_the_library_s_layers(shape, residual, out
         return trees.LibraryRound(model, aux[: t + 1], tokens, shape.own_keys)
 
     found = tree_rollout(draft, sample, WIRING, shape)
-    compare(found, sample, round_at)
+    compare(found, round_at)
     assert found.accepted[0] == found.depths[0].max() > 1 or shape.levels == 1
     assert found.accepted.min() == 0
 
@@ -138,7 +139,7 @@ def test_windows_and_flags_reach_the_branches(change, tmp_path, sample):
     (folder / "config.json").write_text(json.dumps(config))
     draft = load_draft(folder, device="cpu")
     found = tree_rollout(draft, sample, WIRING, TreeShape.eagle(10, 2, 3))
-    compare(found, sample, lambda t: ForcedRound(partial(manual, draft), draft.target_ids, sample, t))
+    compare(found, lambda t: ForcedRound(partial(manual, draft), draft.target_ids, sample, t))
 
 
 @pytest.mark.parametrize(("kind", "n_layers"), [("llama", 2), ("qwen3", 1)])
@@ -156,7 +157,7 @@ def test_further_layers_and_normed_heads_as_the_library_has_them(kind, n_layers,
         return library.run(model, forced, toys.N_LAYERS - 1)[1]
 
     found = tree_rollout(draft, sample, WIRING, TreeShape.eagle(10, 2, 3))
-    compare(found, sample, lambda t: ForcedRound(logits_of, draft.target_ids, sample, t))
+    compare(found, lambda t: ForcedRound(logits_of, draft.target_ids, sample, t), every=3)
 
 
 @pytest.mark.parametrize("rope", ["default", "yarn"])
@@ -166,7 +167,7 @@ def test_latent_attention_as_deepseek_s_modules_have_it(rope, tmp_path, sample):
     model = latent.LatentDraft(latent.latent_config(rope=latent.YARN if rope == "yarn" else None))
     draft = load_draft(model.save(tmp_path), device="cpu")
     found = tree_rollout(draft, sample, WIRING, TreeShape.eagle(10, 2, 3))
-    compare(found, sample, lambda t: ForcedRound(model, draft.target_ids, sample, t))
+    compare(found, lambda t: ForcedRound(model, draft.target_ids, sample, t))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -277,7 +278,7 @@ def test_blocks_and_the_bar_change_nothing(own_keys, draft, followed, monkeypatc
     found = tree_rollout(draft, followed, WIRING, shape)
     monkeypatch.setattr(tree, "STARTS_BLOCK", 1)
     single = tree_rollout(draft, followed, WIRING, shape)
-    monkeypatch.setattr(tree._Forest, "bar", lambda forest: torch.full_like(forest.scores[:, 0], -torch.inf))
+    monkeypatch.setattr(Forest, "bar", lambda forest: torch.full_like(forest.scores[:, 0], -torch.inf))
     unbarred = tree_rollout(draft, followed, WIRING, shape)
     for other in (single, unbarred):
         for row in range(len(found.starts)):

@@ -71,7 +71,7 @@ def served(engine: SimpleNamespace, round_: trees.LibraryRound, steps: int, topk
             round_.positions.append(round_.prefix + i)
         round_.hidden = torch.cat([round_.hidden, hidden])
         round_.at_place.append(list(range(first, first + topk)))
-        chances, ids = engine.fast_topk(round_.run()[first:].exp(), topk, -1)
+        chances, ids = engine.fast_topk(round_.run(first).exp(), topk, -1)
         tokens, hidden = round_.target_ids[ids], round_.fed_back[first:]
     parents, slots, tokens = engine.organize_draft_results(*columns, draft_tokens)
     by_slot: dict[int, trees.Path] = {}

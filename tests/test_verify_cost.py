@@ -50,7 +50,7 @@ def test_all_starts_and_gain_are_those_of_the_trees(draft):
 
 def test_ties_are_told(draft, monkeypatch):
     """Starts with a tie, not ties: each may accept other drafts once."""
-    monkeypatch.setattr("eagle3lib.tree.TIE", 100.0)
+    monkeypatch.setattr("eagle3lib.forest.TIE", 100.0)
     (found,) = shape_lengths(draft, [toys.make_sample()], WIRING, [TreeShape.sglang(2, 3, 5)])
     assert found.ties == found.starts == 20
 

@@ -58,7 +58,7 @@ class LibraryRound:
 
     def root(self) -> Tensor:
         """[Vd] at the last pair."""
-        return self.run()[-1]
+        return self.run(self.prefix - 1)[0]
 
     def expand(self, beam: Sequence[Node]) -> Tensor:
         """[k, Vd]: a row is added for each node, fed with what its parent's row gave."""
@@ -72,10 +72,10 @@ class LibraryRound:
             self.hidden = torch.cat([self.hidden, self.fed_back[node.parent_row][None]])
             node.rows = [*node.rows, row]
         self.at_place.append(list(range(first, first + len(beam))))
-        return self.run()[first:]
+        return self.run(first)
 
-    def run(self) -> Tensor:
-        """[rows, Vd] of every row; what each would be fed back as is kept."""
+    def run(self, first: int) -> Tensor:
+        """[rows, Vd] of every row from `first` on; what each row would be fed back as is kept."""
         model, n = self.model, len(self.ids)
         mask = torch.full((n, n), -torch.inf)
         for i, seen in enumerate(self.sees):
@@ -86,7 +86,7 @@ class LibraryRound:
         u = model.layers[0](x, attention_mask=mask[None, None], position_ids=positions, position_embeddings=turns)[0]
         normed = model.norm(u)
         self.fed_back = normed if model.config.norm_output else u
-        return model.lm_head(normed).log_softmax(-1)
+        return model.lm_head(normed[first:]).log_softmax(-1)
 
 
 def children(node: Node, logprobs: Tensor, k: int, target_ids: Tensor) -> list[Node]:
