@@ -7,6 +7,7 @@ They are taken one by one from the installed package's files, which want a GPU's
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import trees
 
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import load_draft
+from eagle3lib.sample import Sample
 from eagle3lib.tree import tree_rollout
 from eagle3lib.tree_shapes import TreeShape
 
@@ -31,7 +33,7 @@ NAMES = {
     "speculative/spec_utils.py": ["_select_top_k_tokens_first", "_select_top_k_tokens_later", "select_top_k_tokens"],
     "speculative/eagle_utils.py": ["organize_draft_results"],
 }
-SHAPES = [(3, 4, 8), (4, 3, 16), (5, 2, 6), (1, 4, 5), (3, 4, 37), (4, 1, 5)]
+SHAPES = [(3, 4, 8), (4, 3, 16), (5, 2, 6), (1, 4, 5), (3, 4, 37), (4, 1, 5), (5, 5, 24), (4, 5, 40)]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,21 @@ def served(engine: SimpleNamespace, round_: trees.LibraryRound, steps: int, topk
     return set(by_slot.values())
 
 
+def differing(engine: SimpleNamespace, model, folder: Path, sample: Sample, shape: TreeShape, draft_tokens: int) -> int:
+    """Of the sample's 20 starts, how many trees are not the engine's."""
+    model.save_pretrained(folder)
+    aux = torch.cat([sample.state(b) for b in toys.SLOTS], dim=-1)
+    found = tree_rollout(load_draft(folder, device="cpu"), sample, Wiring(toys.SLOTS), shape)
+    assert len(found.starts) == 20
+    count = 0
+    for row, t in enumerate(found.starts.tolist()):
+        round_ = trees.LibraryRound(model, aux[: t + 1], sample.token_ids[1 : t + 2].tolist(), "places")
+        with torch.inference_mode():
+            expected = served(engine, round_, shape.levels, shape.topk, draft_tokens)
+        count += set(trees.paths(found, row)) != expected
+    return count
+
+
 @pytest.mark.parametrize("output", [False, True])
 @pytest.mark.parametrize(("steps", "topk", "draft_tokens"), SHAPES)
 def test_trees_equal_those_of_sglang_s_functions(
@@ -88,12 +105,11 @@ def test_trees_equal_those_of_sglang_s_functions(
 ):
     """The same nodes from every start."""
     model = library.new_draft(target_folder, norm_output=output)
-    model.save_pretrained(tmp_path)
-    aux = torch.cat([sample.state(b) for b in toys.SLOTS], dim=-1)
     shape = TreeShape.sglang(steps, topk, draft_tokens)
-    found = tree_rollout(load_draft(tmp_path, device="cpu"), sample, Wiring(toys.SLOTS), shape)
-    assert len(found.starts) == 20
-    for row, t in enumerate(found.starts.tolist()):
-        round_ = trees.LibraryRound(model, aux[: t + 1], sample.token_ids[1 : t + 2].tolist(), shape.own_keys)
-        with torch.inference_mode():
-            assert set(trees.paths(found, row)) == served(engine, round_, steps, topk, draft_tokens)
+    assert differing(engine, model, tmp_path, sample, shape, draft_tokens) == 0
+
+
+def test_keys_of_ancestors_give_other_trees(engine, target_folder, tmp_path, sample):
+    """The comparison has teeth: a few trees of a wide beam differ where branches see their own ancestors' keys."""
+    shape = replace(TreeShape.sglang(5, 5, 24), own_keys="ancestors")
+    assert differing(engine, library.new_draft(target_folder), tmp_path, sample, shape, 24) > 0
