@@ -10,6 +10,8 @@ from eagle3lib.findings import Finding, Severity
 from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
+from eagle3lib.tree import TreeRollout, tree_rollout
+from eagle3lib.tree_shapes import TreeShape
 
 __all__ = [
     "FINAL_NORMED",
@@ -23,6 +25,8 @@ __all__ = [
     "Sample",
     "Severity",
     "Target",
+    "TreeRollout",
+    "TreeShape",
     "Wiring",
     "acceptance",
     "load_case",
@@ -30,4 +34,5 @@ __all__ = [
     "load_target",
     "open_dump",
     "rollout",
+    "tree_rollout",
 ]

@@ -160,6 +160,42 @@ def next_step(
     return u
 
 
+def branch_step(
+    draft: Draft,
+    config: DraftConfig,
+    g: Float[Tensor, "R H"],
+    embedding: Float[Tensor, "R H"],
+    prefix: Prefix,
+    pairs: Int[Tensor, " R"],
+    earlier: Int[Tensor, "R n"],
+) -> Float[Tensor, "R H"]:
+    """Step n + 1 of R branches, each of a round that started at its own pair; `next_step` is one branch a pair.
+
+    Branch r sees the step-0 keys j <= pairs[r], its own key, and of each step s = 1..n before the key of that
+    step's row earlier[r, s - 1]. Appends the step's own keys and values to `prefix`.
+    """
+    step = prefix.steps
+    turns = _turns(config, pairs, step, prefix.length)
+    u = g
+    for i, (w, keys) in enumerate(zip(draft.weights.layers, prefix.layers, strict=True)):
+        x, residual = layer.layer_input(config, w, u, embedding if i == 0 else None)
+        q = layer.queries(config, w, x, turns)
+        k, v = layer.keys_values(config, w, x, turns)
+        scale, own = layer.score_scale(config), config.chain_window(i, step)
+        out, lse = attention.rows(q, pairs, keys.k, keys.v, scale, config.window(i, step))
+        rows = earlier.unbind(1)
+        chain_k = [was[:, row] for was, row in zip(keys.chain_k, rows, strict=True)] + [k]
+        chain_v = [was[:, row] for was, row in zip(keys.chain_v, rows, strict=True)] + [v]
+        keys.chain_k.append(k)
+        keys.chain_v.append(v)
+        out = attention.with_chain(
+            out, lse, q, torch.stack(chain_k[-own:], dim=2), torch.stack(chain_v[-own:], dim=2), scale
+        )
+        u = layer.layer_output(config, w, residual, out)
+    prefix.steps += 1
+    return u
+
+
 def feedback(draft: Draft, config: DraftConfig, u: Float[Tensor, "R H"]) -> Float[Tensor, "R H"]:
     """g' = rms(u) if norm_output else u."""
     return rms_norm(u, draft.weights.norm, config.norm_eps) if config.norm_output else u
@@ -207,6 +243,24 @@ def choose(
 def greedy(draft: Draft, u: Float[Tensor, "R H"], config: DraftConfig | None = None) -> Int[Tensor, " R"]:
     """The choice alone, as target ids, a few rows of logits at a time."""
     return draft.target_ids[torch.cat([logits(draft, block, config).argmax(-1) for block in _blocks(draft, u)])]
+
+
+def best(
+    draft: Draft, u: Float[Tensor, "R H"], n: int, config: DraftConfig | None = None
+) -> tuple[Int[Tensor, "R n"], Float[Tensor, "R n"]]:
+    """The n likeliest tokens of each row, best first, as target ids, and their natural log-probabilities.
+
+    Of equal ones the lower draft id comes first. All of the draft vocabulary where it is smaller than n.
+    """
+    ids, logprobs = [], []
+    for block in _blocks(draft, u):
+        z = logits(draft, block, config).float()
+        values, found = z.topk(min(n, z.shape[-1]))
+        found, order = found.sort(-1)
+        values, again = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+        ids.append(draft.target_ids[found.gather(-1, again)])
+        logprobs.append((values - z.logsumexp(-1, keepdim=True)).clamp_max(0))  # rounding may leave it above
+    return torch.cat(ids), torch.cat(logprobs)
 
 
 def _blocks(draft: Draft, rows: Tensor) -> tuple[Tensor, ...]:
