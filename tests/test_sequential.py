@@ -28,7 +28,7 @@ TURNS, LENGTH = ((6, 32), (37, 60)), 62
 def echoing(draft: Draft, wiring: Wiring, steps: int = 16, seed: int = 9, **changes: object) -> Sample:
     """A sample that records what the draft says for 0 to `steps` tokens, then a token of its own, and so on."""
     source = toys.generator(seed)
-    sample = toys.make_sample(seed, length=LENGTH, turns=TURNS, **changes)
+    sample = toys.make_sample(seed, **{"length": LENGTH, "turns": TURNS, **changes})
     for turn in sample.turns:
         t = turn.starts[0]
         while t in turn.starts:
