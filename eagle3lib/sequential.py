@@ -26,7 +26,7 @@ from eagle3lib.acceptance import Round
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
-from eagle3lib.sample import Sample
+from eagle3lib.sample import Sample, Turn
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def trace(draft: Draft, sample: Sample, wiring: Wiring, steps: int, *, rewrite: 
     loop, tokens = _Loop(draft, sample, wiring, steps), sample.token_ids.tolist()
     rounds = []
     for i, turn in enumerate(sample.turns):
-        starts = [t for t in turn.starts if t < sample.n_pairs]
-        t = starts[0] if starts else 0
-        while t in range(*(starts[0], starts[-1] + 1) if starts else (0, 0)):
+        starts = _starts(sample, turn)
+        t = starts.start
+        while t in starts:
             drafted = loop.draft(loop.extend(t + 1))
             possible = min(turn.end - (t + 2), steps)
             accepted = 0
@@ -71,7 +71,7 @@ def trace(draft: Draft, sample: Sample, wiring: Wiring, steps: int, *, rewrite: 
                 accepted += 1
             loop.crop(t + 1 if rewrite else t + 1 + min(accepted, steps - 1))
             following = t + accepted + 1
-            done = Round(t, i, accepted, following > starts[-1], accepted == possible < steps)
+            done = Round(t, i, accepted, following not in starts, accepted == possible < steps)
             rounds.append(TracedRound(done, tuple(drafted)))
             t = following
     return rounds
@@ -88,8 +88,9 @@ def from_every_start(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -
         ValueError: if steps is below 1.
     """
     loop = _Loop(draft, sample, wiring, steps)
-    u = loop.extend(sample.n_pairs)
-    for t in sorted((t for turn in sample.turns for t in turn.starts if t < sample.n_pairs), reverse=True):
+    starts = [t for turn in sample.turns for t in _starts(sample, turn)]
+    u = loop.extend(sample.n_pairs) if starts else None
+    for t in reversed(starts):
         loop.crop(t + 1)
         yield t, loop.draft(u[t : t + 1])
 
@@ -118,6 +119,11 @@ def cost_of_kept_states(draft: Draft, samples: Iterable[Sample], wiring: Wiring,
     )
 
 
+def _starts(sample: Sample, turn: Turn) -> range:
+    """The turn's starts whose states were recorded."""
+    return range(turn.starts.start, min(turn.starts.stop, sample.n_pairs))
+
+
 class _Loop:
     """One sequence's draft with its KV cache: `length` positions are filled, in room for every pair and draft."""
 
@@ -126,7 +132,7 @@ class _Loop:
             raise ValueError(f"steps must be 1 or more, found {steps}")
         config = draft.config.under(wiring)
         n = sample.n_pairs
-        self.draft_model, self.config, self.steps, self.length = draft, config, steps, 0
+        self.model, self.config, self.steps, self.length = draft, config, steps, 0
         self.fused = fusion.fuse(draft, sample, wiring) if n > 0 else None
         self.embedding = draft.embed(sample.token_ids[1 : n + 1])  # row i is that of x[i + 1]
         heads, width = config.n_kv_heads, config.head_dim
@@ -149,11 +155,11 @@ class _Loop:
 
     def draft(self, u: Float[Tensor, "R H"]) -> list[int]:
         """K target ids from the u of the cache's last position, the last row."""
-        tokens = [int(forward.greedy(self.draft_model, u[-1:], self.config))]
+        tokens = [int(forward.greedy(self.model, u[-1:], self.config))]
         while len(tokens) < self.steps:
-            g = forward.feedback(self.draft_model, self.config, u[-1:])
-            u = self._rows(g, self.draft_model.embed(torch.tensor(tokens[-1:])), len(tokens))
-            tokens.append(int(forward.greedy(self.draft_model, u, self.config)))
+            g = forward.feedback(self.model, self.config, u[-1:])
+            u = self._rows(g, self.model.embed(torch.tensor(tokens[-1:])), len(tokens))
+            tokens.append(int(forward.greedy(self.model, u, self.config)))
         return tokens
 
     def crop(self, length: int) -> None:
@@ -167,7 +173,7 @@ class _Loop:
         positions = torch.arange(self.length, end, device=g.device)
         turns = tuple(table[rows] for table in self.turns[step])
         u, scale = g, layer.score_scale(config)
-        for i, w in enumerate(self.draft_model.weights.layers):
+        for i, w in enumerate(self.model.weights.layers):
             x, residual = layer.layer_input(config, w, u, embedding if i == 0 else None)
             self.k[i][:, rows], self.v[i][:, rows] = layer.keys_values(config, w, x, turns)
             # A window that counts from the start keeps the chain's own keys besides.

@@ -203,7 +203,7 @@ def test_one_drafted_token_keeps_nothing(draft):
 def test_the_cost_of_kept_states_is_the_difference_of_two_walks(draft):
     """The sound side is the rollout's own walk; toys that record the draft's words lose by the fault."""
     wiring = Wiring(toys.SLOTS)
-    samples = [replace(echoing(draft, wiring, seed=seed), name=str(seed)) for seed in range(4)]
+    samples = [replace(echoing(draft, wiring, seed=seed), name=str(seed)) for seed in range(6)]
     found = cost_of_kept_states(draft, samples, wiring, 4)
     rolled = [rollout(draft, sample, wiring, 4) for sample in samples]
     assert length_difference(rolled, rolled, 4).value == 0
@@ -228,6 +228,9 @@ def test_without_turns_pairs_or_samples(draft):
     wiring = Wiring(toys.SLOTS)
     assert trace(draft, toys.make_sample(turns=()), wiring, 2) == []
     assert trace(draft, toys.make_sample(length=1, turns=((0, 1),)), wiring, 2) == []
+    assert list(from_every_start(draft, toys.make_sample(length=1, turns=((0, 1),)), wiring, 2)) == []
+    short = toys.make_sample(rows=12)  # states of the first 12 tokens only
+    assert [item.round for item in trace(draft, short, wiring, 2)] == walk(rollout(draft, short, wiring, 2), 2)
     with pytest.raises(ValueError, match="at least one sample"):
         cost_of_kept_states(draft, [], wiring, 2)
     with pytest.raises(ValueError, match="steps must be 1 or more"):
