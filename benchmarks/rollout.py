@@ -128,9 +128,9 @@ def main(
         costs.add_row(name, f"{taken:.3f}")
     console.print(costs)
     (a, b), error = fitted(DEPTHS, list(by_depth.values()), 1)
-    console.print(f"T = {tokens}: {a:.3f} + {b:.4f} K seconds, within {error:.0%}")
+    console.print(f"T = {tokens}: {a:.3f} {b:+.4f} K seconds, within {error:.0%}")
     (a, b, c), error = fitted(LENGTHS, list(by_length.values()), 2)
-    console.print(f"K = {steps}: {a:.3f} + {b:.3e} T + {c:.3e} T² seconds, within {error:.0%}")
+    console.print(f"K = {steps}: {a:.3f} {b:+.3e} T {c:+.3e} T² seconds, within {error:.0%}")
 
     few, many = (alone(streamed, n, threads) for n in STREAMS)
     goals.append((f"peak MiB of {STREAMS[1]} samples over that of {STREAMS[0]}", f"{many - few:.0f}", "≤ 16"))
