@@ -99,6 +99,19 @@ def test_turned_heads_equal_transformers(kind, n):
     assert_close(found, expected[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "original"), [("dynamic", MAXIMUM), ("longrope", 32)])
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 2])
+def test_the_switch_at_the_original_length(kind, original, beyond):
+    """A sequence that ends just before, at and after the length from which angles change; 1e-6."""
+    config, ours = both(kind)
+    positions = torch.arange(original + beyond)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1, 1, D), positions[None])
+    found = rope.cos_sin(positions, ours, D)
+    assert_close(torch.stack(found), torch.stack([cos[0, :, : D // 2], sin[0, :, : D // 2]]), **TOLERANCE)
+    same = torch.equal(rope.frequencies(ours, D, original + beyond), rope.frequencies(ours, D, original))
+    assert same == (beyond <= 0)
+
+
 def test_interleaved_pairs_equal_deepseek_s():
     """Turned in place; transformers gathers the pairs' firsts and seconds, so its dimensions are permuted."""
     _, ours = both("yarn")

@@ -19,6 +19,9 @@ from eagle3lib.ecosystems._reading import Header, Rules
 from eagle3lib.errors import InputError
 from eagle3lib.sampling import Sampling
 
+#: The remedy that serves everywhere: the number sizes a table and changes no weight.
+RAISE_LIMIT = "Set max_position_embeddings in the draft's config.json to the context that the target is served with."
+
 
 @dataclass(frozen=True)
 class TargetShape:
@@ -35,6 +38,20 @@ class Captures:
     ids: tuple[int, ...] | None
     problem: str | None
     note: str
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """What an engine does with positions at or past the draft's own `max_position_embeddings`.
+
+    Attributes:
+        outcome: "stops" before it serves; "served" with angles as the replay has them; "undrafted", so that no draft
+            is accepted; "unsafe", for reads outside the rope table; "unknown", where no source was read.
+    """
+
+    outcome: Literal["stops", "served", "undrafted", "unsafe", "unknown"]
+    sentence: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,10 @@ class Engine(ABC):
     def stops(self, draft: Header) -> list[str]:
         """Why this engine would not load the draft at all, as of `verified`; [] where it would."""
         return []
+
+    def beyond(self, limit: int, version: str | None = None) -> Beyond:
+        """What happens where the target serves a longer context than `limit`, the draft's max_position_embeddings."""
+        return Beyond("unknown", f"What {self.label} does beyond {limit} positions was not read.", RAISE_LIMIT)
 
     def note(self, target: TargetShape, version: str | None = None) -> str:
         """What the rule is and which version it was read in."""

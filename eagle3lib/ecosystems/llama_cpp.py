@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from eagle3lib.ecosystems._base import Engine, TargetShape
+from eagle3lib.ecosystems._base import Beyond, Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, first_listed
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, shares
@@ -191,6 +191,15 @@ class LlamaCpp(Engine):
         if draft.config.get("draft_vocab_size") is None and "fc.weight" in draft.tensors:
             said.append("without draft_vocab_size its converter takes the draft for a plain Llama")
         return said
+
+    def beyond(self, limit: int, version: str | None = None) -> Beyond:
+        """common/speculative.cpp (the draft's `n_ctx` is the target's), ggml's rope, src/llama-context.cpp."""
+        return Beyond(
+            "served",
+            f"{self.label} gives the draft the target's context and computes every angle when it needs it; a log line"
+            f" says that n_ctx_seq is more than n_ctx_train ({limit}).",
+            "",
+        )
 
     def note(self, target: TargetShape, version: str | None = None) -> str:
         return (

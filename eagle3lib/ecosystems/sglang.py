@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eagle3lib.ecosystems._base import Engine, TargetShape, release
+from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape, release
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, tokens_a_round
@@ -164,6 +164,15 @@ class SGLang(Engine):
             if tuple(sorted(i + added for i in ids)) == boundaries:
                 return ids
         raise AssertionError(f"no ids for {boundaries}, though problem() found none")
+
+    def beyond(self, limit: int, version: str | None = None) -> Beyond:
+        """configs/model_config.py `_derive_context_length`; the EAGLE workers ask for the target's context."""
+        return Beyond(
+            "stops",
+            f"{self.label} gives the draft the target's context length and stops at start-up where that is more than"
+            f" {limit}; with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 it raises the draft's number instead.",
+            f"{RAISE_LIMIT} Or serve with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1.",
+        )
 
     def note(self, target: TargetShape, version: str | None = None) -> str:
         model, at = self._model(target), self._release(version)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eagle3lib.ecosystems._base import Engine, TargetShape
+from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape
 from eagle3lib.ecosystems._config_ids import LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share
@@ -83,6 +83,15 @@ class TensorRTEngine(Engine):
             {"norm_before_residual": (False, "the residual is always the un-normed state")},
             drops,
             ((r"embed_tokens\.weight", "the target's embedding"), (r"lm_head\.weight", "the target's head")),
+        )
+
+    def beyond(self, limit: int, version: str | None = None) -> Beyond:
+        """models/modeling_speculative.py: an EAGLE-3 draft's config is its checkpoint's own, and nothing raises it."""
+        return Beyond(
+            "unknown",
+            f"{self.label} sizes the draft's rope table by its own {limit} and raises it nowhere that was read; what"
+            " its kernels do past the table was not read.",
+            RAISE_LIMIT,
         )
 
     def note(self, target: TargetShape, version: str | None = None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eagle3lib.ecosystems._base import Engine, TargetShape
+from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape, release
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, first_listed
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, shares
@@ -28,6 +28,9 @@ _NO_EMBEDDING = {
     "MistralLarge3ForCausalLM",
 }
 
+
+#: The last release that takes the draft's rope table from its own max_position_embeddings.
+LAST_UNRAISED = (0, 24)
 
 #: models/registry.py, the names that stand for an EAGLE-3 draft.
 _ARCHITECTURES = {
@@ -144,6 +147,25 @@ class VLLM(Engine):
         if slots not in (None, asked):
             return [f"it builds fc for {asked} states and the file's takes {slots}; add num_aux_hidden_states: {slots}"]
         return []
+
+    def beyond(self, limit: int, version: str | None = None) -> Beyond:
+        """config/speculative.py `_maybe_override_draft_max_position_embeddings` (vllm#49343, after 0.24), and for
+        runner V1 `effective_drafter_max_model_len`, which keeps the draft's own number (vllm#57964)."""
+        if release(version or self.verified)[:2] <= LAST_UNRAISED:
+            return Beyond(
+                "unsafe",
+                f"{self.label} up to 0.24 makes the draft's rope table {limit} rows long and reads past it: a"
+                " device-side assert where the draft is compiled, unchecked memory where it is not (vllm#48894).",
+                RAISE_LIMIT,
+            )
+        if self.runner == "V1":
+            return Beyond(
+                "undrafted",
+                f"{self.label} drafts nothing for a batch whose longest sequence and its drafts pass {limit} positions:"
+                " every request of the batch verifies placeholders, and says nothing of it.",
+                RAISE_LIMIT,
+            )
+        return Beyond("served", f"{self.label} raises the draft's {limit} to the target's context, and logs it.", "")
 
     def settings(self, ids: tuple[int, ...]) -> dict[str, Any]:
         """The width of fc is taken from `eagle_config` or is three states, never from the top-level list."""
