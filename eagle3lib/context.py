@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eagle3lib.acceptance import Round
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.rollout import Rollout
+from eagle3lib.rounds import Round
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from eagle3lib.checkpoint import Draft
 from eagle3lib.layer import Tap, untapped
 from eagle3lib.sample import Sample
 from eagle3lib.sampling import Sampling
+from eagle3lib.starts import starts_of
 
 
 @dataclass(frozen=True)
@@ -64,31 +65,25 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int, sampling: 
     """
     if steps < 1:
         raise ValueError(f"steps must be 1 or more, found {steps}")
-    starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs], dtype=torch.long)
-    turns = torch.tensor(
-        [i for i, turn in enumerate(sample.turns) for t in turn.starts if t < sample.n_pairs],
-        dtype=torch.long,
-    )
-    ends = torch.tensor([turn.end for turn in sample.turns], dtype=torch.long)[turns]
-    n, device = len(starts), draft.device
-    predicted = torch.full((n, steps), -1, device=device)
-    logprob = torch.full((n, steps), -torch.inf, device=device)
+    starts = starts_of(sample, steps)
+    recorded, valid = starts.recorded, starts.valid
+    device = draft.device
+    predicted = torch.full(valid.shape, -1, device=device)
+    logprob = torch.full(valid.shape, -torch.inf, device=device)
     sampled = logprob.clone() if sampling else None
-    recorded_at = starts[:, None] + 2 + torch.arange(steps)  # [n, K]
-    valid = recorded_at < ends[:, None]
-    recorded = torch.where(valid, sample.token_ids[recorded_at.clamp_max(len(sample.token_ids) - 1)], -1)
-
     config = draft.config.under(wiring)
     for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
         rows = valid[:, k].nonzero().flatten()
-        choices = forward.choose(draft, u[starts[rows].to(device)], recorded[rows, k].to(device), config, sampling)
+        choices = forward.choose(
+            draft, u[starts.pairs[rows].to(device)], recorded[rows, k].to(device), config, sampling
+        )
         predicted[rows.to(device), k] = choices.predicted
         logprob[rows.to(device), k] = choices.logprob
         if sampling:
             sampled[rows.to(device), k] = choices.sampled
     predicted, logprob, sampled = predicted.cpu(), logprob.cpu(), sampled.cpu() if sampling else None
     hit = (predicted == recorded) & valid
-    return Rollout(sample.name, starts, turns, recorded, predicted, hit, logprob, valid, sampling, sampled)
+    return Rollout(sample.name, starts.pairs, starts.turns, recorded, predicted, hit, logprob, valid, sampling, sampled)
 
 
 @torch.inference_mode()

@@ -22,10 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from eagle3lib import attention, forward, fusion, layer, rope
-from eagle3lib.acceptance import Round
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
+from eagle3lib.rounds import Round
 from eagle3lib.sample import Sample, Turn
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
+from eagle3lib.rounds import counted, walk
 from eagle3lib.sample import Sample
 from eagle3lib.tree import TreeRollout, tree_rollout
 from eagle3lib.tree_shapes import TreeShape
@@ -81,11 +82,7 @@ def shape_lengths(
 
 def _sums(rollout: TreeRollout) -> np.ndarray:
     """[4] tokens and rounds of the walk, tokens and rounds over all starts."""
+    chances = counted(rollout.sample, rollout.starts, rollout.turns, rollout.accepted, rollout.valid)
+    inner = [item.length for item in walk(chances, rollout.shape.levels) if not item.last]
     lengths = rollout.accepted.numpy() + 1
-    turns = rollout.turns.numpy()
-    tokens = rounds = 0
-    for turn in np.unique(turns):
-        own, row = lengths[turns == turn], 0
-        while row + own[row] < len(own):  # the round that leaves the turn is its last
-            tokens, rounds, row = tokens + own[row], rounds + 1, row + own[row]
-    return np.array([tokens, rounds, lengths.sum(), len(lengths)], dtype=np.int64)
+    return np.array([sum(inner), len(inner), lengths.sum(), len(lengths)], dtype=np.int64)

@@ -14,7 +14,6 @@ from test_acceptance import NINE
 from eagle3lib import load_case, rules
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import load_draft
-from eagle3lib.checks.dump import Reconstruction
 from eagle3lib.conditions import conditions
 from eagle3lib.errors import InputError
 from eagle3lib.examples import SHORTEST, examples, examples_html, stretches
@@ -192,7 +191,7 @@ def test_the_toy_s_rows_are_no_point_masses(toy):
 def listed(**changes) -> dict[str, str]:
     """Status by condition, of a healthy greedy replay with changes."""
     sample = changes.pop("sample", toys.make_sample())
-    given = {"last": Reconstruction(5, 0.999, -0.2, None, 400)} | changes
+    given = {"last": last_state(0.999, None)} | changes
     last = given.pop("last")
     return {c.name: c.status for c in conditions(load_case(CASE), [sample], last, **given)}
 
@@ -201,7 +200,7 @@ def test_conditions_of_a_healthy_replay():
     """What can be seen holds; what no file shows is said not to be checked; nothing is violated."""
     case, rollouts = load_case(CASE), [toys.hand_rollout(NINE)]
     case = case.model_copy(update={"served": case.served.model_copy(update={"steps": K})})
-    last = Reconstruction(5, 0.999, -0.2, None, 400)
+    last = last_state(0.999, None)
     found = conditions(case, [toys.make_sample()], last, rollouts=rollouts, steps=K)
     status = {c.name: c.status for c in found}
     assert "violated" not in status.values()
@@ -216,12 +215,12 @@ def test_every_condition_that_can_be_checked_is_seen_violated():
     """Planted one by one; the sentence says what to expect."""
     own = "tokens are the target's own"
     assert listed(last=None)[own] == "not checked"
-    assert listed(last=Reconstruction(5, 0.7, -0.9, None, 400))[own] == "violated"
+    assert listed(last=last_state(0.7, None))[own] == "violated"
     sampled = Sampling(0.8)
     warm = replace(toys.make_sample(), temperature=0.8)
     assert listed(sample=warm, sampling=sampled)[own] == "not checked"
-    assert listed(sample=warm, sampling=sampled, last=Reconstruction(5, 0.6, -0.9, 0.01, 400))[own] == "holds"
-    assert listed(sample=warm, sampling=sampled, last=Reconstruction(5, 0.6, -0.9, 0.4, 400))[own] == "violated"
+    assert listed(sample=warm, sampling=sampled, last=last_state(0.6, 0.01))[own] == "holds"
+    assert listed(sample=warm, sampling=sampled, last=last_state(0.6, 0.4))[own] == "violated"
     assert listed(sample=warm)["greedy decoding"] == "violated"
     assert listed(sample=replace(warm, temperature=None))["greedy decoding"] == "not checked"
     assert listed(sample=warm, sampling=sampled)["drawn with temperature 0.8"] == "holds"

@@ -1,4 +1,4 @@
-"""Figures of acceptance by slice, token class, checkpoint and draft length; every title states the finding."""
+"""Figures of acceptance by slice, token class, checkpoint and draft length."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from matplotlib.figure import Figure
 
 from eagle3lib.averages import Budget
 from eagle3lib.checkpoints import Contender
-from eagle3lib.plots import NEUTRAL, STYLES, WIDTH
+from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of
 from eagle3lib.slices import Slice
 from eagle3lib.token_classes import ClassAcceptance
 
 
-def _figure(height: float, columns: int = 1, **kwargs) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    return figure, figure.subplots(1, columns, squeeze=False, **kwargs)[0]
-
-
 def by_slice(found: Sequence[Slice], overall: float, title: str) -> Figure:
     """Acceptance length of each slice with its interval, beside that of all; degenerate slices hollow."""
-    figure, (axes,) = _figure(0.35 * len(found) + 1.2)
+    figure, (axes,) = figure_of(0.35 * len(found) + 1.2)
     for row, s in enumerate(found):
         low, high = (v if np.isfinite(v) else s.length.value for v in (s.length.low, s.length.high))
         axes.hlines(row, low, high, color=NEUTRAL, lw=1.5)
@@ -36,7 +31,7 @@ def by_slice(found: Sequence[Slice], overall: float, title: str) -> Figure:
 
 def token_classes(found: Sequence[ClassAcceptance], title: str) -> Figure:
     """What ends rounds, and how often such tokens are drafted right at the first step."""
-    figure, (left, right) = _figure(0.32 * len(found) + 1.4, 2, sharey=True)
+    figure, (left, right) = figure_of(0.32 * len(found) + 1.4, 2, sharey=True)
     rows = np.arange(len(found))
     left.barh(rows - 0.2, [c.ended for c in found], 0.4, color=STYLES["served"][0], label="of rejections")
     left.barh(rows + 0.2, [c.share for c in found], 0.4, color="#BBBBBB", hatch="//", label="of all tokens")
@@ -56,7 +51,7 @@ def token_classes(found: Sequence[ClassAcceptance], title: str) -> Figure:
 def over_training(found: Sequence[Contender], title: str) -> Figure:
     """Acceptance length over training, the best checkpoint marked; the loss, where known, on its own axis."""
     run = sorted((c for c in found if c.step is not None), key=lambda c: c.step)
-    figure, (axes,) = _figure(3.4)
+    figure, (axes,) = figure_of(3.4)
     steps, colour = [c.step for c in run], STYLES["trained"][0]
     axes.plot(steps, [c.length.value for c in run], "o-", color=colour, label="acceptance length")
     axes.fill_between(steps, [c.length.low for c in run], [c.length.high for c in run], color=colour, alpha=0.18, lw=0)
@@ -78,7 +73,7 @@ def over_training(found: Sequence[Contender], title: str) -> Figure:
 def what_a_draft_token_buys(found: Sequence[Budget], title: str) -> Figure:
     """Tokens a round against verified nodes a round for every K, and the oracle that knows each round's best K."""
     *fixed, oracle = found
-    figure, (axes,) = _figure(3.4)
+    figure, (axes,) = figure_of(3.4)
     colour, marker, line = STYLES["trained"]
     axes.plot([b.nodes for b in fixed], [b.length.value for b in fixed], marker=marker, ls=line, color=colour)
     for b in fixed:
