@@ -74,9 +74,8 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int, sampling: 
     config = draft.config.under(wiring)
     for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
         rows = valid[:, k].nonzero().flatten()
-        choices = forward.choose(
-            draft, u[starts.pairs[rows].to(device)], recorded[rows, k].to(device), config, sampling
-        )
+        own = u[starts.pairs[rows].to(device)]
+        choices = forward.choose(draft, own, recorded[rows, k].to(device), config, sampling)
         predicted[rows.to(device), k] = choices.predicted
         logprob[rows.to(device), k] = choices.logprob
         if sampling:

@@ -188,6 +188,11 @@ def test_the_toy_s_rows_are_no_point_masses(toy):
 # Conditions
 
 
+def last_state(on_policy: float, error: float | None) -> Reconstruction:
+    """What 400 tokens say of the last state."""
+    return Reconstruction(5, 0.0, (Reading(0, 0, -0.2, on_policy, error, None, 400),))
+
+
 def listed(**changes) -> dict[str, str]:
     """Status by condition, of a healthy greedy replay with changes."""
     sample = changes.pop("sample", toys.make_sample())
