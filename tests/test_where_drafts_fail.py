@@ -17,6 +17,8 @@ from eagle3lib.checkpoint import load_draft
 from eagle3lib.conditions import conditions
 from eagle3lib.errors import InputError
 from eagle3lib.examples import SHORTEST, examples, examples_html, stretches
+from eagle3lib.readings import Reading
+from eagle3lib.reconstruction import Reconstruction
 from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.rounds import walk
 from eagle3lib.sampling import Sampling, distribution
