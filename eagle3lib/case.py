@@ -51,6 +51,9 @@ class DumpSection(Section):
     path: Path
     boundaries: tuple[BoundaryField, ...] | None = None  # of the stored states, in stored order
     temperature: float | None = Field(default=None, ge=0)  # of the recorded responses; 0 is greedy
+    top_k: int | None = Field(default=None, ge=1)  # of the recorded responses, where they were cut so
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    side_table: Path | None = None  # CSV, JSON lines or Parquet, a row a sample: its columns are slices
     axes: tuple[Literal["tokens", "states", "hidden"], ...] | None = None  # of a stored tensor, where sizes do not tell
     prompt_length: int | None = Field(default=None, ge=0)  # tokens before the response, where no loss mask is stored
     turn_begins: tuple[int, ...] = ()  # or: the token ids after which the target's tokens begin
@@ -62,6 +65,15 @@ class DumpSection(Section):
     longest: int = Field(default=8192, ge=64)  # tokens; longer sequences are given in windows of this many
 
 
+class ContenderSection(Section):
+    """Another draft, or a training checkpoint, that is replayed on the same tokens."""
+
+    name: str
+    path: Path
+    step: int | None = None  # of training
+    loss: float | None = None  # as the trainer reported it for this step
+
+
 class ServedSection(Section):
     """What the engine was given."""
 
@@ -71,6 +83,7 @@ class ServedSection(Section):
     boundaries: tuple[BoundaryField, ...] | None = None  # what it captured, where that was seen in a log
     steps: int | None = Field(default=None, ge=1)  # draft length K
     acceptance_length: float | None = Field(default=None, ge=1)  # as the engine printed it, bonus included
+    recorded: Path | None = None  # rounds of a real engine beside their replay, as data/smollm2/served.json
 
 
 class Case(Section):
@@ -82,6 +95,7 @@ class Case(Section):
     target: TargetSection | None = None
     training: TrainingSection = TrainingSection()
     dumps: tuple[DumpSection, ...] = ()
+    drafts: tuple[ContenderSection, ...] = ()
     served: ServedSection | None = None
     path: Path = Field(default=Path(), exclude=True)
 
@@ -112,6 +126,9 @@ def load_case(path: Path | str) -> Case:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{path} names two dumps {name!r}; give each a name of its own.")
+    drafts = [contender.name for contender in case.drafts]
+    if len(set(drafts)) != len(drafts):
+        raise InputError(f"{path} names two drafts alike among {', '.join(drafts)}; give each a name of its own.")
     for dump in case.dumps:
         if dump.same_tokens_as is not None and dump.same_tokens_as not in set(names) - {dump.name}:
             raise InputError(
@@ -123,9 +140,19 @@ def load_case(path: Path | str) -> Case:
 
 def _resolve_paths(data: dict, path: Path) -> None:
     """Make the path fields absolute, relative to the case's folder, and see that each exists."""
-    fields = [("draft", "path"), ("target", "path"), ("training", "record"), ("served", "config")]
+    fields = [
+        ("draft", "path"),
+        ("target", "path"),
+        ("training", "record"),
+        ("served", "config"),
+        ("served", "recorded"),
+    ]
     sections = [(data.get(section), section, field) for section, field in fields]
-    sections += [(dump, f"dumps[{i}]", "path") for i, dump in enumerate(_list(data.get("dumps")))]
+    sections += [
+        (item, f"{table}[{i}]", field)
+        for table, field in (("dumps", "path"), ("dumps", "side_table"), ("drafts", "path"))
+        for i, item in enumerate(_list(data.get(table)))
+    ]
     for section, label, field in sections:
         if isinstance(section, dict) and isinstance(section.get(field), str):
             resolved = (path.parent / Path(section[field]).expanduser()).resolve()

@@ -1,0 +1,39 @@
+"""A table beside a dump: a row a sample, whose columns name slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from eagle3lib.errors import InputError
+
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": pd.read_csv,
+    ".jsonl": lambda file: pd.read_json(file, lines=True),
+    ".parquet": pd.read_parquet,
+}
+#: The column by which samples are found; without it rows stand in the samples' order.
+KEY = "sample"
+#: A column of more different values than this names samples, not slices.
+MOST_VALUES = 40
+
+
+def read_side_table(file: Path) -> pd.DataFrame:
+    """The table as it stands.
+
+    Raises:
+        InputError: if the file is of another kind, or cannot be read as what its name says.
+    """
+    if file.suffix not in READERS:
+        raise InputError(f"Expected a side table that ends in {', '.join(READERS)}, found {file}.")
+    try:
+        return READERS[file.suffix](file)
+    except (ValueError, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The side table {file} cannot be read ({error}); write it as its name says.") from None
+
+
+def slice_columns(table: pd.DataFrame) -> list[str]:
+    """The columns that name slices: all but the key, of no more than `MOST_VALUES` different values."""
+    return [str(column) for column in table if column != KEY and 1 < table[column].nunique() <= MOST_VALUES]
