@@ -13,7 +13,7 @@ import toys
 
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
-from eagle3lib.recorded_serving import differing_rounds
+from eagle3lib.recorded_serving import Counters, differing_rounds
 from eagle3lib.results import PROJECT_ROOT
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
@@ -21,39 +21,35 @@ from eagle3lib.sample import Sample
 sys.path.insert(0, str(PROJECT_ROOT / "benchmarks" / "serve_llama_cpp"))  # scripts that import each other
 
 import compare
+import serve
 import server
 from server import Answer, Verification
 
 EXCHANGE = json.loads((Path(__file__).parent / "llama_cpp_exchange.json").read_text(encoding="utf-8"))
-STEPS = EXCHANGE["steps"]
+STEPS, REPLIES, METRICS = EXCHANGE["steps"], EXCHANGE["replies"], "\n".join(EXCHANGE["metrics"])
 
 
 def answers() -> list[Answer]:
-    return [server.read_answer(reply) for reply in EXCHANGE["replies"]]
-
-
-def rounds() -> list[list[Verification]]:
-    return server.read_rounds(EXCHANGE["log"], answers())
+    return [server.read_answer(reply, "\n".join(reply["log"])) for reply in REPLIES]
 
 
 # The recorded exchange.
 
 
-def test_rounds_of_the_log_are_those_of_the_replies_and_the_counters():
-    counters = server.read_counters(EXCHANGE["metrics"])
-    flat = [r for of_one in rounds() for r in of_one]
-    assert len(flat) == counters["rounds"] > 10
-    assert sum(r.drafted for r in flat) == counters["drafted"]
-    assert sum(r.accepted for r in flat) == counters["accepted"] > 5
-    reached = [sum(r.accepted > k for r in flat) for k in range(STEPS)]
-    assert reached == counters["accepted_by_position"]
+def test_rounds_of_the_log_are_those_of_the_counters():
+    counters = server.read_counters(METRICS)
+    flat = [r for answer in answers() for r in answer.rounds]
+    assert len(flat) == counters.rounds > 10
+    assert sum(r.drafted for r in flat) == counters.drafted
+    assert sum(r.accepted for r in flat) == counters.accepted > 5
+    assert tuple(sum(r.accepted > k for r in flat) for k in range(STEPS)) == counters.accepted_by_position
 
 
 def test_rounds_add_up_to_the_tokens():
-    """One answer ends at the limit and one at the end token, which lies inside a round or is its bonus token."""
+    """One answer ends at the limit and two at the end token."""
     ends = set()
-    for answer, of_one in zip(answers(), rounds(), strict=True):
-        inner, last = compare.split_last(of_one, len(answer.tokens))
+    for answer in answers():
+        inner, last = compare.split_last(answer.rounds, len(answer.tokens))
         left = len(answer.tokens) - 1 - sum(a + 1 for a in inner)
         assert 1 <= left <= STEPS + 1
         assert (left == 1) if last is None else left <= last + 1
@@ -62,38 +58,44 @@ def test_rounds_add_up_to_the_tokens():
 
 
 def test_a_log_that_does_not_add_up_is_refused():
-    lines = EXCHANGE["log"].splitlines()
-    at = next(i for i, line in enumerate(lines) if "draft tokens" in line)
+    log = REPLIES[0]["log"]
     with pytest.raises(RuntimeError, match="the log has"):
-        server.read_rounds("\n".join(lines[:at] + lines[at + 1 :]), answers())
-    with pytest.raises(RuntimeError, match="requests"):
-        server.read_rounds(EXCHANGE["log"], answers()[:1])
+        server.read_answer(REPLIES[0], "\n".join(log[1:]))
+    with pytest.raises(RuntimeError, match="the log has"):
+        server.read_answer(REPLIES[0], "\n".join(log + REPLIES[1]["log"]))
 
 
 def test_a_reply_without_all_tokens_is_refused():
-    reply = EXCHANGE["replies"][0]
     with pytest.raises(RuntimeError, match="returned"):
-        server.read_answer({**reply, "tokens": reply["tokens"][1:]})
+        server.read_answer({**REPLIES[0], "tokens": REPLIES[0]["tokens"][1:]}, "\n".join(REPLIES[0]["log"]))
+
+
+def test_counters_before_the_first_round_are_zero():
+    page = "\n".join(f"llamacpp:spec_decode_num_{n}_total 0" for n in ("draft_tokens", "accepted_tokens", "drafts"))
+    assert server.read_counters(page) == Counters(rounds=0, drafted=0, accepted=0, accepted_by_position=())
 
 
 # A stand-in for the binary: it answers over HTTP what was recorded, and logs what was logged.
 
 STAND_IN = """#!{python}
-import json, sys
+import json, sys, threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 exchange = json.loads(open({file!r}).read())
 replies = iter(exchange["replies"])
 print(" ".join(sys.argv[1:]), flush=True)
-print(exchange["log"], flush=True)
 class Handler(BaseHTTPRequestHandler):
     def send(self, text):
         self.send_response(200); self.end_headers(); self.wfile.write(text.encode())
     def do_GET(self):
-        self.send(exchange["metrics"] if self.path == "/metrics" else "ok")
+        self.send("\\n".join(exchange["metrics"]) if self.path == "/metrics" else "ok")
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print("asked", json.dumps(body), flush=True)
-        self.send(json.dumps(next(replies)))
+        print("asked", self.rfile.read(int(self.headers["Content-Length"])).decode(), flush=True)
+        reply = next(replies)
+        half = len(reply["log"]) // 2
+        print("\\n".join(reply["log"][:half]), flush=True)
+        rest = "\\n".join(reply["log"][half:])
+        threading.Timer(0.2, lambda: print(rest, flush=True)).start()  # the log is late, as the engine's
+        self.send(json.dumps(reply))
     def log_message(self, *_):
         pass
 HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
@@ -108,30 +110,54 @@ def stand_in(folder: Path, text: str = STAND_IN) -> Path:
     return binary
 
 
+def start(folder: Path, text: str = STAND_IN) -> server.Server:
+    binary = stand_in(folder, text)
+    return server.Server(binary, folder / "target.gguf", folder / "draft.gguf", STEPS, folder / "log", threads=1)
+
+
 def test_a_server_is_started_asked_and_stopped(tmp_path: Path):
-    log = tmp_path / "server.log"
-    target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
-    with server.Server(stand_in(tmp_path), target, draft, STEPS, log, threads=1) as running:
-        found = [running.complete([1, 2, 3], 24, 0.8, seed) for seed in range(len(EXCHANGE["replies"]))]
+    with start(tmp_path) as running:
+        found = [running.complete([1, 2, 3], 24, 0.8, seed) for seed in range(len(REPLIES))]
         counters = running.counters()
         process = running._process
     assert process.poll() is not None, "it still runs"
     assert found == answers()
-    assert counters == server.read_counters(EXCHANGE["metrics"])
-    text = log.read_text()
-    assert server.read_rounds(text, found) == rounds()
+    assert counters == server.read_counters(METRICS)
+    text = (tmp_path / "log").read_text()
     assert f"--spec-draft-n-max {STEPS} " in text and "-ctk f32" in text
     asked = [json.loads(line.removeprefix("asked ")) for line in text.splitlines() if line.startswith("asked ")]
     assert asked[1]["prompt"] == [1, 2, 3] and asked[1]["seed"] == 1 and asked[1]["temperature"] == 0.8
     assert asked[0]["cache_prompt"] is False, "a cached prefix can keep a stale draft entry"
 
 
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path):
+    plan, file = serve.Plan("K4", "right", STEPS), tmp_path / "K4.json"
+    prompts = [serve.Prompt(f"five/hs_{i}", [1, 2, 3 + i], [], 0.0) for i in range(len(REPLIES))]
+    serve.serve(plan, prompts[:1], start(tmp_path), file)
+    first = json.loads(file.read_text())
+    assert [a["tokens"] for a in first["answers"]] == [REPLIES[0]["tokens"]]
+    serve.serve(plan, prompts[:1], start(tmp_path), file)
+    assert json.loads(file.read_text()) == first, "it was asked again"
+    serve.serve(plan, prompts, start(tmp_path), file)  # the stand-in begins with its first reply again
+    found = json.loads(file.read_text())["answers"]
+    assert [a["tokens"] for a in found] == [REPLIES[i]["tokens"] for i in (0, 0, 1)]
+    asked = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("asked ")]
+    assert [json.loads(line.removeprefix("asked "))["prompt"][2] for line in asked] == [3, 4, 5]
+
+
+def test_counters_are_summed_over_sessions():
+    def counted(*numbers: int, by_position: tuple[int, ...] = ()) -> Counters:
+        return Counters(
+            **dict(zip(("rounds", "drafted", "accepted"), numbers, strict=True)), accepted_by_position=by_position
+        )
+
+    total = serve.added(serve.NOTHING, counted(0, 0, 0), counted(5, 20, 3, by_position=(2, 1)))
+    total = serve.added(total, counted(7, 28, 4, by_position=(3, 1)), counted(9, 36, 8, by_position=(5, 3)))
+    assert Counters(**total) == counted(7, 28, 7, by_position=(4, 3))
+
+
 def test_a_server_that_stops_at_once_is_told(tmp_path: Path):
-    binary = stand_in(tmp_path, "#!/bin/sh\nexit 3\n")
-    with (
-        pytest.raises(RuntimeError, match="code 3"),
-        server.Server(binary, tmp_path / "t", tmp_path / "d", STEPS, tmp_path / "log", threads=1),
-    ):
+    with pytest.raises(RuntimeError, match="code 3"), start(tmp_path, "#!/bin/sh\nexit 3\n"):
         pass
 
 

@@ -4,7 +4,7 @@
     python benchmarks/serve_llama_cpp/serve.py --engine FOLDER       with FOLDER/src and FOLDER/build as they are
     python benchmarks/serve_llama_cpp/serve.py --run K4 --run K4_again
 
-What a run's server answered is kept in the work folder; a run whose answers are there is not served again.
+Answers are kept in the work folder as they come: an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import datetime
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +27,9 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from server import FLAGS, REQUEST, Server, Verification, read_rounds
+from server import FLAGS, REQUEST, Server, Verification
 
-from eagle3lib import load_case
+from eagle3lib import Draft, load_case
 from eagle3lib.investigation import Investigation
 from eagle3lib.recorded_serving import (
     Counters,
@@ -44,6 +45,8 @@ from eagle3lib.repair import rewire
 BUNDLED = Path(__file__).parent.parent.parent / "data" / "smollm2"
 NEW_TOKENS = 160  # as many as the dumped answers have
 TEMPERATURE = 0.8
+BY_POSITION = "accepted_by_position"
+NOTHING = {"rounds": 0, "drafted": 0, "accepted": 0, BY_POSITION: []}
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ class Plan:
 PLANS = (
     Plan("K4", "right", 4),
     Plan("K4_again", "right", 4, prompts=6),
-    Plan("K2", "right", 2, prompts=10),
-    Plan("K8", "right", 8, prompts=8),
-    Plan("sampled_K4", "right", 4, TEMPERATURE, prompts=10),
-    Plan("rewired_K4", "rewired", 4, prompts=8),
-    Plan("wrong_K4", "wrong", 4, prompts=6),
+    Plan("K2", "right", 2, prompts=6),
+    Plan("K8", "right", 8, prompts=6),
+    Plan("sampled_K4", "right", 4, TEMPERATURE, prompts=6),
+    Plan("rewired_K4", "rewired", 4, prompts=6),
+    Plan("wrong_K4", "wrong", 4, prompts=4),
 )
 
 
@@ -108,28 +111,38 @@ def answers_of(plan: Plan, work: Path) -> Path:
     return work / f"{plan.name}.json"
 
 
-def serve(plan: Plan, prompts: list[Prompt], server: Server, log: Path) -> dict:
-    """What one run's server answered, as plain data."""
+def serve(plan: Plan, prompts: list[Prompt], server: Server, file: Path) -> None:
+    """Ask what the file does not hold yet, and write it after every answer."""
+    run = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"answers": [], "counters": NOTHING}
+    if len(run["answers"]) >= len(prompts):
+        return
     with server:
-        answers = [server.complete(p.prompt, NEW_TOKENS, plan.temperature, seed) for seed, p in enumerate(prompts)]
-        counters = server.counters()
-    rounds = read_rounds(log.read_text(errors="replace"), answers)
-    return {
-        "answers": [asdict(a) for a in answers],
-        "rounds": [[[r.accepted, r.drafted] for r in of_one] for of_one in rounds],
-        "counters": counters,
-    }
+        for seed in range(len(run["answers"]), len(prompts)):
+            before = server.counters()
+            answer = server.complete(prompts[seed].prompt, NEW_TOKENS, plan.temperature, seed)
+            run["answers"].append({"tokens": answer.tokens, "rounds": [[r.accepted, r.drafted] for r in answer.rounds]})
+            run["counters"] = added(run["counters"], before, server.counters())
+            file.write_text(json.dumps(run), encoding="utf-8")
+
+
+def added(total: dict, before: Counters, after: Counters) -> dict:
+    """The total with what the server counted from `before` to `after`."""
+    sums = {name: total[name] + getattr(after, name) - getattr(before, name) for name in NOTHING if name != BY_POSITION}
+    lists = (total[BY_POSITION], after.accepted_by_position, before.accepted_by_position)
+    by_position = [t + a - b for t, a, b in zip_longest(*lists, fillvalue=0)]
+    return {**sums, BY_POSITION: by_position}
 
 
 def compared(
-    plan: Plan, served: dict, prompts: list[Prompt], draft, slots: tuple[int, ...], prefills: compare.Prefills
+    plan: Plan, served: dict, prompts: list[Prompt], draft: Draft, slots: tuple[int, ...], prefills: compare.Prefills
 ) -> ServedRun:
     """The run with the replay of its tokens."""
     requests = []
-    for seed, (prompt, answer, rounds) in enumerate(zip(prompts, served["answers"], served["rounds"], strict=True)):
+    for seed, (prompt, answer) in enumerate(zip(prompts, served["answers"], strict=False)):
         sample = prefills.sample(prompt.name, prompt.prompt, answer["tokens"], plan.temperature)
+        rounds = [Verification(*r) for r in answer["rounds"]]
         replayed = compare.replay(draft, sample, slots, plan.steps)
-        requests.append(compare.request(sample, prompt.recorded, seed, [Verification(*r) for r in rounds], replayed))
+        requests.append(compare.request(sample, prompt.recorded, seed, rounds, replayed))
     return ServedRun(
         name=plan.name,
         draft="rewired" if plan.draft == "rewired" else "trained",
@@ -181,10 +194,9 @@ def main(
     prefills = compare.Prefills(living_target, sorted({*trained.slots, *wrong.slots}))
     plans = [plan for plan in PLANS if not run or plan.name in run]
     for plan in plans:
-        file, log = answers_of(plan, work), work / f"{plan.name}.log"
-        if not file.is_file():
-            server = Server(llama.server, target_gguf, drafts[plan.draft].gguf, plan.steps, log, threads)
-            file.write_text(json.dumps(serve(plan, asked(prompts, plan), server, log)), encoding="utf-8")
+        log, gguf = work / f"{plan.name}.log", drafts[plan.draft].gguf
+        server = Server(llama.server, target_gguf, gguf, plan.steps, log, threads)
+        serve(plan, asked(prompts, plan), server, answers_of(plan, work))
     console, runs = Console(), []
     for plan in plans:
         served = json.loads(answers_of(plan, work).read_text(encoding="utf-8"))

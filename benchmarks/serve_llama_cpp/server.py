@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eagle3lib.recorded_serving import Counters
+
 #: Keys, values and attention in float32, one request at a time, nothing kept between requests.
 FLAGS = (
     *("-ctk", "f32", "-ctv", "f32", "-ctkd", "f32", "-ctvd", "f32", "-fa", "off"),
@@ -28,10 +30,9 @@ REQUEST = {
     "cache_prompt": False, "return_tokens": True, "samplers": ["temperature"],
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0,
 }  # fmt: skip
-START_SECONDS, ANSWER_SECONDS = 300, 1800
+START_SECONDS, ANSWER_SECONDS, LOG_SECONDS = 300, 1800, 10
 
-_ROUND = re.compile(r"task (\d+) \| accepted\s+(\d+)/\s*(\d+) draft tokens")
-_ENDED = re.compile(r"task (\d+) \| prompt eval time")
+_ROUND = re.compile(r"\| accepted\s+(\d+)/\s*(\d+) draft tokens")
 _COUNTER = re.compile(r"^llamacpp:spec_decode_num_(\w+?)_total(?:\{position=\"(\d+)\"\})? (\d+)$", re.MULTILINE)
 
 
@@ -45,15 +46,14 @@ class Verification:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request returned: the generated tokens, and the API's sums."""
+    """What a request returned: the generated tokens, and its rounds in order."""
 
     tokens: list[int]
-    drafted: int
-    accepted: int
+    rounds: list[Verification]
 
 
 class Server:
-    """llama-server as a context: it listens within the block, and its log is complete after it."""
+    """llama-server as a context: it listens within the block, and appends to its log."""
 
     def __init__(self, binary: Path, target: Path, draft: Path, steps: int, log: Path, threads: int) -> None:
         with socket.socket() as probe:
@@ -68,7 +68,7 @@ class Server:
         ]
 
     def __enter__(self) -> Server:
-        with self._log.open("w") as stream:
+        with self._log.open("a") as stream:
             self._process = subprocess.Popen(
                 self._command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LLAMA_TRACE": "1"}
             )
@@ -101,63 +101,62 @@ class Server:
             return reply.read().decode()
 
     def complete(self, prompt: Sequence[int], limit: int, temperature: float = 0.0, seed: int = 0) -> Answer:
-        """Generate after a prompt of token ids, until the end token or `limit` new tokens."""
+        """Generate after a prompt of token ids, until the end token or `limit` new tokens.
+
+        Raises:
+            RuntimeError: if the log does not add up to the reply.
+        """
         body = {"prompt": list(prompt), "n_predict": limit, "temperature": temperature, "seed": seed, **REQUEST}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._port}/completion",
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
+        written = self._log.stat().st_size
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:
-            return read_answer(json.load(reply))
+            fields = json.load(reply)
+        deadline = time.monotonic() + LOG_SECONDS
+        while True:  # the server writes its log from a thread of its own
+            with self._log.open("rb") as stream:
+                stream.seek(written)
+                lines = stream.read().decode(errors="replace")
+            try:
+                return read_answer(fields, lines)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
-    def counters(self) -> dict[str, int | list[int]]:
+    def counters(self) -> Counters:
         """The server's own totals since it started, as `/metrics` prints them."""
         return read_counters(self._get("/metrics"))
 
 
-def read_answer(reply: dict) -> Answer:
-    """The fields that matter of a reply of `/completion`.
+def read_answer(reply: dict, log: str) -> Answer:
+    """A reply of `/completion`, with the rounds that were logged on the way.
 
     Raises:
-        RuntimeError: if the tokens are not all there.
+        RuntimeError: if the tokens are not all there, or the log has other sums than the reply.
     """
     tokens, timings = reply["tokens"], reply["timings"]
     if len(tokens) != timings["predicted_n"]:
         raise RuntimeError(f"the server counts {timings['predicted_n']} tokens and returned {len(tokens)}")
-    return Answer(tokens, timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))
+    rounds = [Verification(int(accepted), int(drafted)) for accepted, drafted in _ROUND.findall(log)]
+    logged = sum(r.drafted for r in rounds), sum(r.accepted for r in rounds)
+    told = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+    if logged != told:
+        raise RuntimeError(f"the log has {logged} drafted and accepted tokens, the reply {told}")
+    return Answer(tokens, rounds)
 
 
-def read_counters(text: str) -> dict[str, int | list[int]]:
-    """Rounds, drafted and accepted tokens, and accepted tokens by position, of a `/metrics` page."""
+def read_counters(text: str) -> Counters:
+    """The totals of a `/metrics` page. Positions are listed once there was a round."""
     found = _COUNTER.findall(text)
     totals = {name: int(value) for name, position, value in found if not position}
     by_position = sorted((int(position), int(value)) for _, position, value in found if position)
-    return {
-        "rounds": totals["drafts"],
-        "drafted": totals["draft_tokens"],
-        "accepted": totals["accepted_tokens"],
-        "accepted_by_position": [value for _, value in by_position],
-    }
-
-
-def read_rounds(log: str, answers: Sequence[Answer]) -> list[list[Verification]]:
-    """The rounds of each answer, in order, from the log of a server that gave these answers and no others.
-
-    Raises:
-        RuntimeError: if the log does not add up to the answers.
-    """
-    tasks = list(dict.fromkeys(_ENDED.findall(log)))
-    rounds: dict[str, list[Verification]] = {task: [] for task in tasks}
-    for task, accepted, drafted in _ROUND.findall(log):
-        rounds[task].append(Verification(int(accepted), int(drafted)))
-    if len(tasks) != len(answers):
-        raise RuntimeError(f"the log ends {len(tasks)} requests, {len(answers)} were asked")
-    for task, answer in zip(tasks, answers, strict=True):
-        logged = sum(r.drafted for r in rounds[task]), sum(r.accepted for r in rounds[task])
-        if logged != (answer.drafted, answer.accepted):
-            raise RuntimeError(
-                f"task {task}: the log has {logged} drafted and accepted tokens, the reply "
-                f"{(answer.drafted, answer.accepted)}"
-            )
-    return [rounds[task] for task in tasks]
+    return Counters(
+        rounds=totals["drafts"],
+        drafted=totals["draft_tokens"],
+        accepted=totals["accepted_tokens"],
+        accepted_by_position=tuple(value for _, value in by_position),
+    )
