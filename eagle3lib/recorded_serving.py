@@ -1,0 +1,164 @@
+"""What a real engine accepted round by round, recorded beside the replay of the same tokens.
+
+A recording is a small JSON file: for each run (wiring, K, temperature) and each request, how many drafts the
+engine accepted in every round, and how many the replay of the engine's own tokens accepts. Rates are made from
+the rounds with the last of each response apart, as along any walk: S_k is the share of rounds that accepted at
+least k drafts, and AL = 1 + S_1 + ... + S_K is the mean round length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from eagle3lib.bootstrap import Estimate, estimate, ratio
+from eagle3lib.errors import InputError
+
+Accepted = Annotated[int, Field(ge=0)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Request(_Record):
+    """One response. Rounds are given by the drafts that each accepted, in order.
+
+    Attributes:
+        sample: the dumped sample whose prompt was asked, as `dump/file`.
+        seed: of the engine's sampler.
+        as_recorded: how many tokens, from the first on, the engine generated as the dump has them.
+        beyond: the engine's tokens after those.
+        engine, replay: every round but the last.
+        engine_last, replay_last: the last round; None where there was none with a draft, for one token was left.
+    """
+
+    sample: str
+    seed: int
+    as_recorded: int = Field(ge=0)
+    beyond: tuple[Accepted, ...]
+    engine: tuple[Accepted, ...]
+    engine_last: Accepted | None
+    replay: tuple[Accepted, ...]
+    replay_last: Accepted | None
+
+
+class Counters(_Record):
+    """The engine's own totals over a run, last rounds included."""
+
+    rounds: int
+    drafted: int
+    accepted: int
+    accepted_by_position: tuple[int, ...]
+
+
+class ServedRun(_Record):
+    """One draft served at one K and temperature.
+
+    Attributes:
+        draft: as trained, or with `fc`'s columns moved to where the engine serves their boundaries.
+        captured: the boundaries that the engine fed to `fc`, slot by slot.
+    """
+
+    name: str
+    draft: Literal["trained", "rewired"]
+    captured: tuple[int, ...]
+    steps: int = Field(ge=1)
+    temperature: float = Field(ge=0)
+    counters: Counters
+    requests: tuple[Request, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _within_steps(self) -> ServedRun:
+        for request in self.requests:
+            for accepted in (*request.engine, *request.replay):
+                if accepted > self.steps:
+                    raise ValueError(f"{request.sample} has a round of {accepted} drafts in a run of {self.steps}")
+        return self
+
+
+class RecordedServing(_Record):
+    """A recording: what served, when, from which versions, and the runs."""
+
+    engine: str
+    version: str
+    source: str
+    date: str
+    target: str
+    flags: tuple[str, ...]
+    request: dict[str, bool | int | float | list[str]]
+    new_tokens: int
+    replay: dict[str, str]
+    runs: tuple[ServedRun, ...] = Field(min_length=1)
+
+    def run(self, name: str) -> ServedRun:
+        """The run of that name.
+
+        Raises:
+            InputError: if there is none.
+        """
+        for run in self.runs:
+            if run.name == name:
+                return run
+        names = ", ".join(run.name for run in self.runs)
+        raise InputError(f"The recording has no run {name!r}; it has {names}.")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rates of one side: S_1..S_K, the mean round length, and rounds by accepted drafts; last rounds left out."""
+
+    survival: tuple[Estimate, ...]
+    length: Estimate
+    histogram: tuple[int, ...]
+
+
+def read_recorded_serving(path: Path) -> RecordedServing:
+    """Read and check a recording.
+
+    Raises:
+        InputError: if the file is missing, is not JSON, or is no recording.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise InputError(f"Expected a recording of served rounds at {path}, found none.") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}.") from None
+    try:
+        return RecordedServing.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        raise InputError(f"{path} is no recording of served rounds: {where}: {problem['msg']}.") from None
+
+
+def measured(requests: Sequence[Request], steps: int, side: Literal["engine", "replay"]) -> Measured:
+    """Rates along the rounds of the engine, or of the replay of its tokens; intervals by bootstrap over requests."""
+    histograms = np.stack([np.bincount(getattr(r, side), minlength=steps + 1) for r in requests])  # [n, K + 1]
+    # Column k holds the rounds that accepted at least k drafts; column 0 is every round.
+    reached = histograms[:, ::-1].cumsum(1)[:, ::-1]
+    rounds = int(reached[:, 0].sum())
+
+    def length(sums: np.ndarray) -> np.ndarray:
+        return 1 + sum(ratio(k, 0)(sums) for k in range(1, steps + 1))
+
+    return Measured(
+        survival=tuple(estimate(reached, ratio(k, 0), rounds) for k in range(1, steps + 1)),
+        length=estimate(reached, length, rounds),
+        histogram=tuple(histograms.sum(0).tolist()),
+    )
+
+
+def differing_rounds(requests: Sequence[Request]) -> int:
+    """Rounds in which engine and replay accepted another number of drafts, last rounds left out."""
+    return sum(
+        sum(a != b for a, b in zip(r.engine, r.replay, strict=False)) + abs(len(r.engine) - len(r.replay))
+        for r in requests
+    )
