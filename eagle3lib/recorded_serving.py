@@ -162,3 +162,28 @@ def differing_rounds(requests: Sequence[Request]) -> int:
         sum(a != b for a, b in zip(r.engine, r.replay, strict=False)) + abs(len(r.engine) - len(r.replay))
         for r in requests
     )
+
+
+def run_rows(recording: RecordedServing) -> list[dict]:
+    """One row a run: the engine's acceptance length with its interval, the replay's, and where they differ most."""
+    rows = []
+    for run in recording.runs:
+        engine, replay = (measured(run.requests, run.steps, side) for side in ("engine", "replay"))
+        apart = [abs(a.value - b.value) for a, b in zip(engine.survival, replay.survival, strict=True)]
+        rows.append(
+            {
+                "run": run.name,
+                "draft": run.draft,
+                "fed": str(list(run.captured)),
+                "K": run.steps,
+                "temperature": run.temperature,
+                "engine AL": engine.length.value,
+                "low": engine.length.low,
+                "high": engine.length.high,
+                "replay AL": replay.length.value,
+                "largest gap of S_k": max(apart),
+                "rounds": engine.length.count,
+                "rounds that differ": differing_rounds(run.requests),
+            }
+        )
+    return rows
