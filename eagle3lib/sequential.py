@@ -65,13 +65,15 @@ def trace(draft: Draft, sample: Sample, wiring: Wiring, steps: int, *, rewrite: 
         t = starts.start
         while t in starts:
             drafted = loop.draft(loop.extend(t + 1))
-            possible = min(turn.end - (t + 2), steps)
+            left = turn.end - (t + 2)
+            possible = min(left, steps)
             accepted = 0
             while accepted < possible and drafted[accepted] == tokens[t + 2 + accepted]:
                 accepted += 1
             loop.crop(t + 1 if rewrite else t + 1 + min(accepted, steps - 1))
             following = t + accepted + 1
-            done = Round(t, i, accepted, following not in starts, accepted == possible < steps)
+            cut = accepted == possible < steps
+            done = Round(t, i, accepted, following not in starts, cut, min(accepted + 1, left))
             rounds.append(TracedRound(done, tuple(drafted)))
             t = following
     return rounds
