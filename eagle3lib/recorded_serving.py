@@ -8,7 +8,6 @@ least k drafts, and AL = 1 + S_1 + ... + S_K is the mean round length.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.errors import InputError
+from eagle3lib.tensors import read_json
 
 Accepted = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0)]
 
 
 class _Record(BaseModel):
@@ -42,7 +43,7 @@ class Request(_Record):
     sample: str
     seed: int
     as_recorded: int = Field(ge=0)
-    beyond: tuple[Accepted, ...]
+    beyond: tuple[TokenId, ...]
     engine: tuple[Accepted, ...]
     engine_last: Accepted | None
     replay: tuple[Accepted, ...]
@@ -84,7 +85,16 @@ class ServedRun(_Record):
 
 
 class RecordedServing(_Record):
-    """A recording: what served, when, from which versions, and the runs."""
+    """A recording: what served, when, from which versions, and the runs.
+
+    Attributes:
+        version: what the engine says of itself.
+        source: the package that its source came from.
+        target: which weights, in which numbers.
+        flags, request: what the engine was started with, and what every request asked.
+        new_tokens: the limit of a response.
+        replay: versions of what replayed the tokens.
+    """
 
     engine: str
     version: str
@@ -126,16 +136,10 @@ def read_recorded_serving(path: Path) -> RecordedServing:
         InputError: if the file is missing, is not JSON, or is no recording.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise InputError(f"Expected a recording of served rounds at {path}, found none.") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}.") from None
-    try:
-        return RecordedServing.model_validate(data)
+        return RecordedServing.model_validate(read_json(path))
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        where = ".".join(str(part) for part in problem["loc"])
         raise InputError(f"{path} is no recording of served rounds: {where}: {problem['msg']}.") from None
 
 
@@ -187,3 +191,13 @@ def run_rows(recording: RecordedServing) -> list[dict]:
             }
         )
     return rows
+
+
+def repeat_difference(first: ServedRun, second: ServedRun) -> tuple[int, int, int]:
+    """How far the engine repeats itself: responses whose tokens differ, responses whose rounds differ, and how many
+    both runs answered."""
+    again = {request.sample: request for request in second.requests}
+    pairs = [(request, again[request.sample]) for request in first.requests if request.sample in again]
+    tokens = sum((a.as_recorded, a.beyond) != (b.as_recorded, b.beyond) for a, b in pairs)
+    rounds = sum((a.engine, a.engine_last) != (b.engine, b.engine_last) for a, b in pairs)
+    return tokens, rounds, len(pairs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,11 +35,10 @@ from eagle3lib.investigation import Investigation
 from eagle3lib.recorded_serving import (
     Counters,
     RecordedServing,
-    Request,
     ServedRun,
     differing_rounds,
     measured,
-    read_recorded_serving,
+    repeat_difference,
 )
 from eagle3lib.repair import rewire
 
@@ -62,12 +62,12 @@ class Plan:
 
 PLANS = (
     Plan("K4", "right", 4),
-    Plan("K4_again", "right", 4, prompts=6),
-    Plan("K2", "right", 2, prompts=6),
-    Plan("K8", "right", 8, prompts=6),
-    Plan("sampled_K4", "right", 4, TEMPERATURE, prompts=6),
-    Plan("rewired_K4", "rewired", 4, prompts=6),
+    Plan("K4_again", "right", 4),
+    Plan("K2", "right", 2, prompts=8),
+    Plan("K8", "right", 8, prompts=8),
     Plan("wrong_K4", "wrong", 4, prompts=4),
+    Plan("rewired_K4", "rewired", 4, prompts=8),
+    Plan("sampled_K4", "right", 4, TEMPERATURE, prompts=10),
 )
 
 
@@ -122,6 +122,7 @@ def serve(plan: Plan, prompts: list[Prompt], server: Server, file: Path) -> None
             answer = server.complete(prompts[seed].prompt, NEW_TOKENS, plan.temperature, seed)
             run["answers"].append({"tokens": answer.tokens, "rounds": [[r.accepted, r.drafted] for r in answer.rounds]})
             run["counters"] = added(run["counters"], before, server.counters())
+            run["date"] = datetime.date.today().isoformat()
             file.write_text(json.dumps(run), encoding="utf-8")
 
 
@@ -166,13 +167,6 @@ def rates(runs: list[ServedRun]) -> Table:
     return table
 
 
-def repeat_difference(first: tuple[Request, ...], second: tuple[Request, ...]) -> tuple[int, int]:
-    """Responses whose tokens differ, and those whose rounds do, over the prompts that both runs answered."""
-    tokens = sum((a.as_recorded, a.beyond) != (b.as_recorded, b.beyond) for a, b in zip(first, second, strict=False))
-    rounds = sum((a.engine, a.engine_last) != (b.engine, b.engine_last) for a, b in zip(first, second, strict=False))
-    return tokens, rounds
-
-
 def main(
     run: Annotated[list[str] | None, typer.Option(help="Only these runs, and nothing recorded.")] = None,
     engine: Annotated[Path, typer.Option(help="Holds src and build; made where they are not there.")] = source.WORK,
@@ -181,6 +175,9 @@ def main(
     threads: Annotated[int, typer.Option(help="Of the server and the replay; 1 where others use the machine.")] = 2,
 ) -> None:
     """Serve, compare, record."""
+    plans = [plan for plan in PLANS if not run or plan.name in run]
+    if len(plans) < len(run or PLANS):
+        raise typer.BadParameter(f"the runs are {', '.join(plan.name for plan in PLANS)}", param_hint="--run")
     work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(threads)
     llama = source.obtain(engine, threads)
@@ -192,28 +189,28 @@ def main(
     weights["rewired"] = rewire(investigation.draft, trained, wrong).draft
     prompts = held_out(investigation)
     prefills = compare.Prefills(living_target, sorted({*trained.slots, *wrong.slots}))
-    plans = [plan for plan in PLANS if not run or plan.name in run]
     for plan in plans:
         log, gguf = work / f"{plan.name}.log", drafts[plan.draft].gguf
         server = Server(llama.server, target_gguf, gguf, plan.steps, log, threads)
         serve(plan, asked(prompts, plan), server, answers_of(plan, work))
-    console, runs = Console(), []
+    console, runs, dates = Console(), [], []
     for plan in plans:
         served = json.loads(answers_of(plan, work).read_text(encoding="utf-8"))
+        dates.append(served["date"])
         ours, slots = asked(prompts, plan), drafts[plan.draft].slots
         runs.append(compared(plan, served, ours, weights[plan.draft], slots, prefills))
     console.print(rates(runs))
     by_name = {r.name: r for r in runs}
     if {"K4", "K4_again"} <= by_name.keys():
-        tokens, rounds = repeat_difference(by_name["K4"].requests, by_name["K4_again"].requests)
-        console.print(f"K4 served twice: tokens of {tokens} responses differ, rounds of {rounds}")
+        tokens, rounds, both = repeat_difference(by_name["K4"], by_name["K4_again"])
+        console.print(f"K4 served twice: of {both} responses the tokens of {tokens} differ and the rounds of {rounds}")
     if run:
         return  # a recording holds every run
     record = RecordedServing(
         engine="llama.cpp",
         version=engine_version(llama.server),
         source=source.SDIST,
-        date=datetime.date.today().isoformat(),
+        date=max(dates),
         target="SmolLM2-135M-Instruct, Q4_1 dequantised to float32",
         flags=FLAGS,
         request=REQUEST,
@@ -221,14 +218,20 @@ def main(
         replay={name: version(name) for name in ("eagle3lib", "torch", "transformers")},
         runs=tuple(runs),
     )
-    out.write_text(record.model_dump_json() + "\n", encoding="utf-8")
-    read_recorded_serving(out)
+    out.write_text(text_of(record), encoding="utf-8")
+
+
+def text_of(record: RecordedServing) -> str:
+    """JSON with a line for every list of numbers."""
+    indented = json.dumps(record.model_dump(mode="json"), indent=1)
+    return re.sub(r"\[[\s\d,]*\]", lambda found: re.sub(r"\s+", "", found[0]), indented) + "\n"
 
 
 def engine_version(server: Path) -> str:
     """What the binary says of itself."""
     done = subprocess.run([server, "--version"], capture_output=True, text=True, check=True)
-    return next(line for line in (done.stdout + done.stderr).splitlines() if line.startswith("version"))
+    lines = (done.stdout + done.stderr).splitlines()
+    return next(line.removeprefix("version: ") for line in lines if line.startswith("version: "))
 
 
 if __name__ == "__main__":
