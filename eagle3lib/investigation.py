@@ -69,10 +69,18 @@ class Investigation:
         """The draft's config, as found: config.json, or the header of a GGUF file."""
         return read_checkpoint(self.case.draft.path).raw_config
 
+    @cached_property
+    def _told_trainer(self) -> Trainer | None:
+        """Whose rule reads the draft's own ids: stated by the case, else who writes its form, None where several do."""
+        if self.case.draft.trainer is not None:
+            return ecosystems.trainer(self.case.draft.trainer)
+        form = ecosystems.FORMS.get(read_checkpoint(self.case.draft.path).form)
+        return form.trainer if form else None
+
     @property
     def trainer(self) -> Trainer:
-        """Whose rules read the draft's own ids."""
-        return ecosystems.trainer(self.case.draft.trainer)
+        """Whose rule reads the draft's own ids; speculators' where neither the case nor the form tells."""
+        return self._told_trainer or ecosystems.trainer("speculators")
 
     @property
     def engine(self) -> Engine | None:
@@ -94,12 +102,17 @@ class Investigation:
         dump holds just the slots and the teacher; None where none says."""
         if self.case.training.boundaries is not None:
             return Derived(Wiring(self.case.training.boundaries), "stated in the case")
-        ids = self.trainer.read_ids(self.draft_config)
-        if ids.ids is None or self.shape is None:
+        trainer = self.trainer
+        ids = trainer.read_ids(self.draft_config)
+        if self.shape is None or (ids.ids is None and not trainer.fixed):
             slots, _ = self._by_layout
             return Derived(Wiring(slots), "the dump layout's own rule") if slots else None
-        slots = self.trainer.boundaries(ids, self.shape)
-        return Derived(Wiring(slots), f"{ids.spelling} = {list(ids.ids)} in the draft's config.json")
+        slots = trainer.boundaries(ids, self.shape)
+        if trainer.fixed:
+            return Derived(Wiring(slots), f"{trainer.label}'s own, without ids")
+        listed = f"{ids.spelling} = {list(ids.ids)} in the draft's config.json"
+        assumed = "" if self._told_trainer else ", which neither the case nor its form names as the trainer"
+        return Derived(Wiring(slots), f"{listed}, as {trainer.label} reads them{assumed}")
 
     @cached_property
     def served(self) -> Derived | None:
@@ -167,11 +180,10 @@ class Investigation:
 
     @property
     def _slots_by_ids(self) -> tuple[Boundary, ...] | None:
-        """What fed `fc` by the case, or by the rule of the form that the draft is written in."""
-        if self.case.training.boundaries is not None or self.shape is None:
+        """What fed `fc` by the case, or by its trainer's rule where that is told."""
+        if self.case.training.boundaries is not None or self.shape is None or self._told_trainer is None:
             return self.case.training.boundaries
-        form = ecosystems.FORMS.get(read_checkpoint(self.case.draft.path).form)
-        return form.trained_boundaries(self.draft_config, self.shape.n_layers) if form else None
+        return self._told_trainer.trained(self.draft_config, self.shape)
 
     def _known(self, section: DumpSection) -> Known:
         stated = len(section.boundaries) if section.boundaries else None

@@ -18,7 +18,7 @@ class LayerIds:
     """The ids one system reads from a draft's config.json.
 
     `ids` is None where the system falls back to its default. `spelling` is the key path they were found at,
-    or "absent", "null" or "empty list". `ignored` are key paths that hold a list this system does not use.
+    or says why there are none: "absent", "null", "empty list". `ignored` are key paths that hold a list this system does not use.
     """
 
     ids: tuple[int, ...] | None
@@ -56,6 +56,13 @@ def first_listed(config: dict[str, Any], paths: tuple[str, ...]) -> LayerIds:
 def unread(config: dict[str, Any], used: str) -> tuple[str, ...]:
     """The usual key paths that hold ids beside the one that is used."""
     return tuple(path for path in (TOP_LEVEL, NESTED) if path != used and read_at(config, path).ids)
+
+
+def not_ascending(ids: tuple[int, ...]) -> str | None:
+    """One sentence why a trainer whose backends order states differently leaves a list's meaning open, or None."""
+    if list(ids) == sorted(set(ids)):
+        return None
+    return "its Hugging Face backend keeps the list's order and its engines feed from low to high; list them ascending."
 
 
 def config_lines(config: dict[str, Any], settings: dict[str, Any]) -> str:
