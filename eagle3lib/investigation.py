@@ -24,7 +24,7 @@ from eagle3lib.dumps import (
     open_dump,
     recognise_layout,
 )
-from eagle3lib.ecosystems import Engine, Origin, TargetShape, Trainer
+from eagle3lib.ecosystems import Engine, LayerIds, Origin, TargetShape, Trainer
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
 from eagle3lib.tensors import read_json
@@ -83,6 +83,11 @@ class Investigation:
         return self._told_trainer or ecosystems.trainer("speculators")
 
     @property
+    def trainer_is_told(self) -> bool:
+        """Whether the case or the draft's form names the trainer."""
+        return self._told_trainer is not None
+
+    @property
     def engine(self) -> Engine | None:
         """What serves, None where the case does not say."""
         return ecosystems.engine(self.case.served.engine) if self.case.served else None
@@ -111,28 +116,40 @@ class Investigation:
         if trainer.fixed:
             return Derived(Wiring(slots), f"{trainer.label}'s own, without ids")
         listed = f"{ids.spelling} = {list(ids.ids)} in the draft's config.json"
-        assumed = "" if self._told_trainer else ", which neither the case nor its form names as the trainer"
+        assumed = "" if self.trainer_is_told else ", which neither the case nor its form names as the trainer"
         return Derived(Wiring(slots), f"{listed}, as {trainer.label} reads them{assumed}")
 
     @cached_property
-    def served(self) -> Derived | None:
-        """What feeds `fc` in serving: stated by the case, else by the engine's reading of the served config.
-
-        Raises:
-            InputError: where the engine would stop, or feed something that is no boundary.
-        """
+    def served_ids(self) -> LayerIds | None:
+        """The ids that the engine uses of the served config, None where the case states what was captured, or no
+        engine or no target."""
         section = self.case.served
-        if section is None:
+        if section is None or section.boundaries is not None or self.shape is None:
             return None
-        if section.boundaries is not None:
+        return self.engine.read_ids(self.served_config)
+
+    @cached_property
+    def served_trouble(self) -> str | None:
+        """One sentence why the engine cannot feed `fc` with boundaries by the served ids: it stops, or feeds something
+        else, such as zeros. None where it can, or where nothing is known."""
+        if self.served_ids is None:
+            return None
+        return self.engine.trouble(self.served_ids, self.shape, self.case.served.version)
+
+    @cached_property
+    def served(self) -> Derived | None:
+        """What feeds `fc` in serving: stated by the case, else by the engine's reading of the served config. None
+        where neither says, or where that reading feeds no boundaries: see `served_trouble`."""
+        section, ids = self.case.served, self.served_ids
+        if section is not None and section.boundaries is not None:
             return Derived(Wiring(section.boundaries), "stated in the case")
-        if self.shape is None:
+        if ids is None or self.served_trouble:
             return None
-        ids = self.engine.read_ids(self.served_config)
         slots = self.engine.boundaries(ids, self.shape, section.version)
         listed = "no ids" if ids.ids is None else f"ids {list(ids.ids)}"
+        passed = f", passing over {' and '.join(ids.ignored)}" if ids.ignored else ""
         version = section.version or self.engine.default_version
-        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them")
+        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them{passed}")
 
     @cached_property
     def served_config(self) -> dict:
@@ -181,9 +198,9 @@ class Investigation:
     @property
     def _slots_by_ids(self) -> tuple[Boundary, ...] | None:
         """What fed `fc` by the case, or by its trainer's rule where that is told."""
-        if self.case.training.boundaries is not None or self.shape is None or self._told_trainer is None:
+        if self.case.training.boundaries is not None or self.shape is None or not self.trainer_is_told:
             return self.case.training.boundaries
-        return self._told_trainer.trained(self.draft_config, self.shape)
+        return self.trainer.trained(self.draft_config, self.shape)
 
     def _known(self, section: DumpSection) -> Known:
         stated = len(section.boundaries) if section.boundaries else None

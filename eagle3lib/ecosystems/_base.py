@@ -28,6 +28,7 @@ class Patch:
     """
 
     engine: str
+    label: str
     version: str
     ids: tuple[int, ...] | None
     settings: dict[str, Any]
@@ -70,8 +71,8 @@ class Engine(System):
             settings = self.settings(captures.ids)
         text = config_lines({} if self.takes_argument else config, settings) if settings else ""
         return Patch(
-            self.name, version or self.default_version, captures.ids, settings, text, self.takes_argument, note,
-            verify(boundaries, target),
+            self.name, self.label, version or self.default_version, captures.ids, settings, text,
+            self.takes_argument, note, verify(boundaries, target),
         )  # fmt: skip
 
     def settings(self, ids: tuple[int, ...]) -> dict[str, Any]:
@@ -86,14 +87,15 @@ class Trainer(System):
 
     def trained(self, config: dict[str, Any], target: TargetShape) -> tuple[int, ...] | None:
         """What fed `fc` by the config.json that this trainer wrote; None where it holds another list at a place that
-        this trainer does not read, or one that it would have refused."""
+        this trainer does not read, or one that it would have refused, or no list of ids at all."""
         try:
             ids = self.read_ids(config)
-            if not self.fixed and {read_at(config, path).ids for path in ids.ignored} - {ids.ids}:
-                return None
-            return self.boundaries(ids, target)
         except InputError:
             return None
+        elsewhere = {read_at(config, path).ids for path in ids.ignored}
+        if (elsewhere - {ids.ids} and not self.fixed) or self.trouble(ids, target):
+            return None
+        return self.asked(ids, target)
 
     def slots_and_teacher(self, stored: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """How a trainer splits stored states: all but the last feed `fc`, the last is the teacher."""
@@ -129,6 +131,6 @@ def verify(boundaries: Sequence[int], target: TargetShape) -> str:
         elif b == target.n_layers:
             how = "the final norm and the head applied to the row of the last prompt token give the sampled token"
         else:
-            how = f"‖row − dump's row‖ / ‖dump's row‖ for the same token of the same prompt is below 2⁻⁷ ({SAME_STATE:.4f})"
+            how = f"‖row − dump's row‖ / ‖dump's row‖, same token and prompt, is below 2⁻⁷ ({SAME_STATE:.4f})"
         said.append(f"{boundary_name(b)}: {how}")
     return "One captured row verifies each. " + "; ".join(said) + "."

@@ -76,14 +76,20 @@ class System(ABC):
         Raises:
             InputError: where the system stops, or feeds something else than a boundary.
         """
+        if problem := self.trouble(ids, target, version):
+            raise InputError(problem)
+        return self.asked(ids, target, version)
+
+    def trouble(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> str | None:
+        """One sentence why `boundaries` would refuse these ids, or None."""
         asked = self.asked(ids, target, version)
         listed = tuple(b - self.shift for b in self.default(target)) if ids.ids is None else ids.ids
         problem = self.refused_list(listed, target)
         problem = problem or (self.problem(asked, target, version) if asked else "An empty list captures nothing.")
-        if problem:
-            named = "its default ids" if ids.ids is None else f"the ids {list(ids.ids)}"
-            raise InputError(f"{self.label} cannot feed fc by {named} ({ids.spelling}): {problem}")
-        return asked
+        if not problem:
+            return None
+        named = "its default ids" if ids.ids is None else f"the ids {list(ids.ids)}"
+        return f"{self.label} cannot feed fc by {named} ({ids.spelling}): {problem}"
 
     def ids(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> Captures:
         """The inverse of `boundaries`."""

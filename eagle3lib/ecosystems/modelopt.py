@@ -21,7 +21,7 @@ from eagle3lib.ecosystems.vllm import ENGINE as VLLM
 
 
 class ModelOpt(Trainer):
-    """Trained online, by streaming, or on dumps made with Hugging Face or TensorRT-LLM: id i is the output of block i."""
+    """Trained online, by streaming, or on dumps of Hugging Face or TensorRT-LLM: id i is the output of block i."""
 
     name = "modelopt"
     label = "ModelOpt"

@@ -9,7 +9,7 @@ once each, whatever the list's order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from eagle3lib.ecosystems._base import Engine, TargetShape, release
 from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, read_at
