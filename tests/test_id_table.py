@@ -155,16 +155,21 @@ def test_a_form_that_several_write_names_no_trainer(tmp_path):
 
 
 def test_rows_tell_neighbours_apart():
-    """What a patch says of verifying: a boundary's row moves by far more than 2⁻⁷ to its neighbour's, on every token of
-    the dump of every boundary; stored in bfloat16 it moves by less."""
+    """What a patch says of verifying, on the dump of every boundary: from a boundary to the next a row moves by far
+    more than 2⁻⁷ where its norm is ordinary, and by less where it runs away; stored in bfloat16 it moves by less."""
     inv = Investigation(load_case(CASE), "cpu")
     (section,) = (s for s in inv.case.dumps if s.name == "every")
+    of_sinks = []
     for sample in inv.open(section):
         for k in range(1, inv.shape.n_layers - 1):
             row, following = sample.state(k).float(), sample.state(k + 1).float()
-            assert ((following - row).norm(dim=1) / row.norm(dim=1)).min() > 2 * SAME_STATE
+            size = row.norm(dim=1)
+            moved, runs_away = (following - row).norm(dim=1) / size, size > 3 * size.median()
+            of_sinks += moved[runs_away].tolist()
+            assert moved[~runs_away].min() > 3 * SAME_STATE
             stored = (1.003 * row).bfloat16().float() / 1.003
-            assert ((stored - row).norm(dim=1) / row.norm(dim=1)).max() < SAME_STATE / 2
+            assert ((stored - row).norm(dim=1) / size).max() < SAME_STATE / 2
+    assert min(of_sinks) < SAME_STATE
 
 
 def test_the_bundled_served_config_falls_into_none():
