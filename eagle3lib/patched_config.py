@@ -11,11 +11,13 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eagle3lib import ecosystems
 from eagle3lib.boundaries import Boundary
+from eagle3lib.dialects import read_checkpoint
 from eagle3lib.ecosystems import Patch
 from eagle3lib.errors import InputError
 from eagle3lib.investigation import Investigation
@@ -31,11 +33,13 @@ class PatchedConfig:
     Attributes:
         path: the new file.
         diff: unified, of the original's name to the new file's; "" where the original is already as needed.
+        stops: why the engine would not load the draft even with this config, such as a form that it does not know.
     """
 
     patch: Patch
     path: Path
     diff: str
+    stops: tuple[str, ...] = ()
 
 
 def patched_configs(
@@ -55,8 +59,16 @@ def patched_configs(
         serves = i == 0 and investigation.engine is not None
         original = config_file(investigation, served=serves)
         if original is not None and patch.settings and not patch.argument:
-            written.append(write_patched(original, patch, folder))
+            found = write_patched(original, patch, folder)
+            written.append(replace(found, stops=_stops(investigation, found)))
     return written
+
+
+def _stops(investigation: Investigation, found: PatchedConfig) -> tuple[str, ...]:
+    config = read_json(found.path)
+    draft = read_checkpoint(investigation.case.draft.path)
+    draft = replace(draft, raw_config=config, config=ecosystems.flat_config(config))
+    return tuple(ecosystems.ENGINES[found.patch.engine].stops(draft))
 
 
 def config_file(investigation: Investigation, *, served: bool) -> Path | None:

@@ -168,6 +168,7 @@ def test_every_engine_of_a_case_gets_its_file(tmp_path):
         engine = ENGINES[name]
         assert engine.boundaries(engine.read_ids(json.loads(found.path.read_text())), inv.shape) == toys.SLOTS
     assert (tmp_path / "draft" / "config.json").read_bytes() == before
+    assert written["vllm"].stops == () and "no code for speculators' nested config" in written["sglang"].stops[0]
     again = patched_configs(inv, toys.SLOTS, tmp_path / "out")
     assert {p.path.parent for p in again} == {tmp_path / "out"}
 
