@@ -103,7 +103,7 @@ def write_patched(original: Path, patch: Patch, folder: Path | None = None) -> P
 def with_settings(text: str, settings: dict[str, Any]) -> str:
     """The text of a JSON object with key paths set, one level of sections deep; every other character stays.
 
-    A value that is there is replaced where it stands; a key that is not is put first in its section.
+    A value that is another is replaced where it stands; a key that is not there is put first in its section.
     """
     for path, value in settings.items():
         *sections, last = path.split(".")
@@ -111,9 +111,9 @@ def with_settings(text: str, settings: dict[str, Any]) -> str:
         for name in sections:
             entries = dict(_entries(text, at))
             if name not in entries or text[entries[name][0]] != "{":
-                text = _put(text, at, name, "{}")
+                text = _put(text, at, name, {})
             at = dict(_entries(text, at))[name][0]
-        text = _put(text, at, last, json.dumps(value))
+        text = _put(text, at, last, value)
     return text
 
 
@@ -134,14 +134,15 @@ def _entries(text: str, at: int) -> Iterator[tuple[str, tuple[int, int]]]:
             at = _WHITE.match(text, at + 1).end()
 
 
-def _put(text: str, at: int, key: str, value: str) -> str:
+def _put(text: str, at: int, key: str, value: Any) -> str:
     """The text with one entry of the object at `at` replaced, or put first under the indentation of the others."""
     found = dict(_entries(text, at))
     if key in found:
         begin, end = found[key]
-        return text[:begin] + value + text[end:]
+        same = json.loads(text[begin:end]) == value
+        return text if same else text[:begin] + json.dumps(value) + text[end:]
     white = _WHITE.match(text, at + 1).group() if found else ""
-    return text[: at + 1] + f"{white}{json.dumps(key)}: {value}" + ("," if found else "") + text[at + 1 :]
+    return text[: at + 1] + f"{white}{json.dumps(key)}: {json.dumps(value)}" + ("," if found else "") + text[at + 1 :]
 
 
 def unified_diff(before: str, after: str, before_name: str, after_name: str) -> str:

@@ -89,6 +89,8 @@ def test_the_difference_is_the_ids_alone(tmp_path):
 
 def test_a_config_that_is_right_already_has_no_difference(tmp_path):
     assert write_patched(original(tmp_path), patch((3, 16, 28))).diff == ""
+    text = TEXTS["a line a number"]
+    assert with_settings(text, {NESTED: [2, 15, 27]}) == text, "however its numbers are set"
     assert unified_diff("a\n", "a\n", "x", "y") == ""
 
 

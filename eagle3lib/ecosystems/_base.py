@@ -123,15 +123,18 @@ def verify(boundaries: Sequence[int], target: TargetShape) -> str:
     A row captured for a token of any prompt is held against what is known of it without the engine. A row of runaway
     norm, as the first token's in most targets, tells nothing: from one block to the next it hardly changes.
     """
-    said = []
+    by_way: dict[str, list[str]] = {}
     for b in dict.fromkeys(boundaries):
-        if b == 0:
-            how = "the row equals the target's embedding row of that token (times √H where the target scales it)"
-        elif b == FINAL_NORMED:
-            how = "the head alone applied to the row of the last prompt token gives the sampled token"
-        elif b == target.n_layers:
-            how = "the final norm and the head applied to the row of the last prompt token give the sampled token"
-        else:
-            how = f"‖row − dump's row‖ / ‖dump's row‖, same token and prompt, is below 2⁻⁷ ({SAME_STATE:.4f})"
-        said.append(f"{boundary_name(b)}: {how}")
+        by_way.setdefault(_verified_by(b, target), []).append(boundary_name(b))
+    said = [f"{', '.join(names)}: {way}" for way, names in by_way.items()]
     return "One captured row of ordinary norm, so not the first token's, verifies each. " + "; ".join(said) + "."
+
+
+def _verified_by(boundary: int, target: TargetShape) -> str:
+    if boundary == 0:
+        return "the row equals the target's embedding row of that token (times √H where the target scales it)"
+    if boundary == FINAL_NORMED:
+        return "the head alone, applied to the row of the last prompt token, gives the sampled token"
+    if boundary == target.n_layers:
+        return "the final norm and the head, applied to the row of the last prompt token, give the sampled token"
+    return f"‖row − dump's row‖ / ‖dump's row‖, same token and prompt, is below 2⁻⁷ ({SAME_STATE:.4f})"
