@@ -24,7 +24,7 @@ class DraftSection(Section):
     """The draft as trained."""
 
     path: Path
-    trainer: str = "speculators"  # whose rules read the ids in its config.json
+    trainer: str | None = None  # whose rule reads the ids in its config.json, where its form does not tell
 
 
 class TargetSection(Section):

@@ -68,7 +68,9 @@ def _ids(found: Examination) -> Table:
         served = _names(row.boundaries) if row.boundaries is not None else row.problem
         differs = row.boundaries is None or (found.trained is not None and tuple(row.boundaries) != found.trained)
         colour = "red" if differs else "default"
-        table.add_row(escape(row.engine), escape(ids), escape(row.spelling), f"[{colour}]{escape(served)}[/]")
+        table.add_row(
+            escape(f"{row.system} {row.version}"), escape(ids), escape(row.spelling), f"[{colour}]{escape(served)}[/]"
+        )
     return table
 
 

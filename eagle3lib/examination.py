@@ -15,24 +15,13 @@ from eagle3lib.dialects import Checkpoint, read_checkpoint
 from eagle3lib.ecosystems import Engine, TargetShape
 from eagle3lib.errors import InputError
 from eagle3lib.findings import Finding, Severity, verdict_order
+from eagle3lib.id_readings import IdReading, read_by
 from eagle3lib.ledger import FlagEntry, TensorEntry, flag_ledger, tensor_ledger
 from eagle3lib.target import Target, load_target
 from eagle3lib.target_folder import language_part
 from eagle3lib.tensors import read_json
 from eagle3lib.vocabulary import Vocabulary, read_vocabulary
 from eagle3lib.weights import INTEGER_TYPES, embedding_likeness, head_likeness, tensor_stats
-
-
-@dataclass(frozen=True)
-class IdRow:
-    """What one engine makes of the layer ids: boundaries, or why there are none."""
-
-    engine: str
-    ids: list[int] | None
-    spelling: str
-    boundaries: list[int] | None
-    problem: str | None
-    note: str
 
 
 @dataclass
@@ -44,7 +33,7 @@ class Examination:
     flags: tuple[FlagEntry, ...]
     shape: TargetShape | None
     trained: tuple[int, ...] | None
-    ids: list[IdRow]
+    ids: list[IdReading]
     vocabulary: Vocabulary | None
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -108,7 +97,8 @@ def examine(
         found.findings.append(padding)
     _read_map(found)
     if shape:
-        found.ids = [_id_row(e, checkpoint, shape, version if e is serving else None) for e in _engines(serving)]
+        raw = checkpoint.raw_config
+        found.ids = [read_by(e, raw, shape, version if e is serving else None) for e in _engines(serving)]
     else:
         found.notes.append("Layer ids need the target's depth: give --target or --target-layers.")
     if serving:
@@ -148,22 +138,6 @@ def _shape(path: Path | None, target: Target | None, architecture: str | None) -
     if n_layers is None:
         return None
     return TargetShape(int(n_layers), architecture or next(iter(raw.get("architectures") or []), None))
-
-
-def _id_row(engine: Engine, checkpoint: Checkpoint, shape: TargetShape, version: str | None) -> IdRow:
-    """One engine's reading; a list it stops on is a row too."""
-    label = engine.label + (f" {version}" if version else "")
-    try:
-        ids = engine.read_ids(checkpoint.raw_config)
-    except InputError as error:
-        return IdRow(label, None, "unreadable", None, str(error), engine.note(shape, version))
-    listed = None if ids.ids is None else list(ids.ids)
-    passed = f"; passes over {', '.join(ids.ignored)}" if ids.ignored else ""
-    try:
-        boundaries, problem = list(engine.boundaries(ids, shape, version)), None
-    except InputError as error:
-        boundaries, problem = None, str(error)
-    return IdRow(label, listed, ids.spelling + passed, boundaries, problem, engine.note(shape, version))
 
 
 def _read_map(found: Examination) -> None:

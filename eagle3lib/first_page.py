@@ -11,8 +11,8 @@ import jinja2
 from eagle3lib.execution import Outcome, Status, executed_path
 from eagle3lib.findings import Severity
 from eagle3lib.markup import format_value
-from eagle3lib.report import TEMPLATES, Report, css, facts, page_path, write_text
-from eagle3lib.results import load_results, results_path
+from eagle3lib.report import TEMPLATES, Report, css, facts, page_path
+from eagle3lib.results import load_results, results_path, write_text
 
 VERDICT_NUMBER = "07"  # the notebook that writes verdict.json
 

@@ -24,7 +24,7 @@ from eagle3lib.dumps import (
     open_dump,
     recognise_layout,
 )
-from eagle3lib.ecosystems import Engine, Origin, TargetShape, Trainer
+from eagle3lib.ecosystems import Engine, LayerIds, Origin, TargetShape, Trainer
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
 from eagle3lib.tensors import read_json
@@ -69,10 +69,23 @@ class Investigation:
         """The draft's config, as found: config.json, or the header of a GGUF file."""
         return read_checkpoint(self.case.draft.path).raw_config
 
+    @cached_property
+    def _told_trainer(self) -> Trainer | None:
+        """Whose rule reads the draft's own ids: stated by the case, else who writes its form, None where several do."""
+        if self.case.draft.trainer is not None:
+            return ecosystems.trainer(self.case.draft.trainer)
+        form = ecosystems.FORMS.get(read_checkpoint(self.case.draft.path).form)
+        return form.trainer if form else None
+
     @property
     def trainer(self) -> Trainer:
-        """Whose rules read the draft's own ids."""
-        return ecosystems.trainer(self.case.draft.trainer)
+        """Whose rule reads the draft's own ids; speculators' where neither the case nor the form tells."""
+        return self._told_trainer or ecosystems.trainer("speculators")
+
+    @property
+    def trainer_is_told(self) -> bool:
+        """Whether the case or the draft's form names the trainer."""
+        return self._told_trainer is not None
 
     @property
     def engine(self) -> Engine | None:
@@ -94,32 +107,49 @@ class Investigation:
         dump holds just the slots and the teacher; None where none says."""
         if self.case.training.boundaries is not None:
             return Derived(Wiring(self.case.training.boundaries), "stated in the case")
-        ids = self.trainer.read_ids(self.draft_config)
-        if ids.ids is None or self.shape is None:
+        trainer = self.trainer
+        ids = trainer.read_ids(self.draft_config)
+        if self.shape is None or (ids.ids is None and not trainer.fixed):
             slots, _ = self._by_layout
             return Derived(Wiring(slots), "the dump layout's own rule") if slots else None
-        slots = self.trainer.boundaries(ids, self.shape)
-        return Derived(Wiring(slots), f"{ids.spelling} = {list(ids.ids)} in the draft's config.json")
+        slots = trainer.boundaries(ids, self.shape)
+        if trainer.fixed:
+            return Derived(Wiring(slots), f"{trainer.label}'s own, without ids")
+        listed = f"{ids.spelling} = {list(ids.ids)} in the draft's config.json"
+        assumed = "" if self.trainer_is_told else ", which neither the case nor its form names as the trainer"
+        return Derived(Wiring(slots), f"{listed}, as {trainer.label} reads them{assumed}")
+
+    @cached_property
+    def served_ids(self) -> LayerIds | None:
+        """The ids that the engine uses of the served config, None where the case states what was captured, or no
+        engine or no target."""
+        section = self.case.served
+        if section is None or section.boundaries is not None or self.shape is None:
+            return None
+        return self.engine.read_ids(self.served_config)
+
+    @cached_property
+    def served_trouble(self) -> str | None:
+        """One sentence why the engine cannot feed `fc` with boundaries by the served ids: it stops, or feeds something
+        else, such as zeros. None where it can, or where nothing is known."""
+        if self.served_ids is None:
+            return None
+        return self.engine.trouble(self.served_ids, self.shape, self.case.served.version)
 
     @cached_property
     def served(self) -> Derived | None:
-        """What feeds `fc` in serving: stated by the case, else by the engine's reading of the served config.
-
-        Raises:
-            InputError: where the engine would stop, or feed something that is no boundary.
-        """
-        section = self.case.served
-        if section is None:
-            return None
-        if section.boundaries is not None:
+        """What feeds `fc` in serving: stated by the case, else by the engine's reading of the served config. None
+        where neither says, or where that reading feeds no boundaries: see `served_trouble`."""
+        section, ids = self.case.served, self.served_ids
+        if section is not None and section.boundaries is not None:
             return Derived(Wiring(section.boundaries), "stated in the case")
-        if self.shape is None:
+        if ids is None or self.served_trouble:
             return None
-        ids = self.engine.read_ids(self.served_config)
         slots = self.engine.boundaries(ids, self.shape, section.version)
         listed = "no ids" if ids.ids is None else f"ids {list(ids.ids)}"
+        passed = f", passing over {' and '.join(ids.ignored)}" if ids.ignored else ""
         version = section.version or self.engine.default_version
-        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them")
+        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them{passed}")
 
     @cached_property
     def served_config(self) -> dict:
@@ -167,11 +197,10 @@ class Investigation:
 
     @property
     def _slots_by_ids(self) -> tuple[Boundary, ...] | None:
-        """What fed `fc` by the case, or by the rule of the form that the draft is written in."""
-        if self.case.training.boundaries is not None or self.shape is None:
+        """What fed `fc` by the case, or by its trainer's rule where that is told."""
+        if self.case.training.boundaries is not None or self.shape is None or not self.trainer_is_told:
             return self.case.training.boundaries
-        form = ecosystems.FORMS.get(read_checkpoint(self.case.draft.path).form)
-        return form.trained_boundaries(self.draft_config, self.shape.n_layers) if form else None
+        return self.trainer.trained(self.draft_config, self.shape)
 
     def _known(self, section: DumpSection) -> Known:
         stated = len(section.boundaries) if section.boundaries else None

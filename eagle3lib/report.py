@@ -6,7 +6,6 @@ Pages need nothing from elsewhere: no script, no font, formulas as MathML, figur
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +21,7 @@ from pygments.formatters import HtmlFormatter
 from eagle3lib.execution import Outcome, Status, executed_path
 from eagle3lib.markup import format_value
 from eagle3lib.notebooks import COMMON, Notebook
+from eagle3lib.results import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 STRIPPED_TAGS = {"injected-parameters", "papermill-error-cell-tag"}  # papermill's; the page says both itself
@@ -53,13 +53,6 @@ def write_pages(report: Report) -> None:
 def page_path(notebook: Notebook, out: Path) -> Path:
     """Where a notebook's page goes."""
     return out / f"{notebook.name}.html"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 class _Renderer(IPythonRenderer):

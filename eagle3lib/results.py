@@ -60,8 +60,13 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     """
     text = json.dumps(plain(data), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write whole or not at all."""
     partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 

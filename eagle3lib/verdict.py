@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from eagle3lib import ecosystems
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Boundary, boundary_name
-from eagle3lib.errors import InputError
+from eagle3lib.ecosystems import Patch
 from eagle3lib.findings import STAGES, Finding, Severity, verdict_order
 from eagle3lib.investigation import Investigation
 
@@ -120,31 +120,32 @@ def _lower(title: str) -> str:
 
 
 def patches(investigation: Investigation, trained: Sequence[Boundary]) -> list[dict]:
-    """For each engine, the config lines that make it feed `fc` as in training, or why it cannot.
+    """`engine_patches` as plain data, for results and templates."""
+    return [
+        {
+            "engine": patch.label, "version": patch.version, "ids": patch.ids, "text": patch.text, "note": patch.note,
+            "verify": patch.verify, "argument": patch.argument,
+        }
+        for patch in engine_patches(investigation, trained)
+    ]  # fmt: skip
+
+
+def engine_patches(investigation: Investigation, trained: Sequence[Boundary]) -> list[Patch]:
+    """For each engine, what makes it feed `fc` as in training, or why it cannot.
 
     The engine that serves the case is first, in its own version; the others in the version last read.
+
+    Raises:
+        InputError: if the case states a version that is none.
     """
-    served = investigation.case.served
-    serving = investigation.engine
+    served, serving = investigation.case.served, investigation.engine
     engines = sorted(ecosystems.ENGINES.values(), key=lambda e: (e is not serving, e.label))
-    found = []
-    for engine in engines:
-        version = served.version if engine is serving else None
-        config = investigation.served_config if engine is serving else investigation.draft_config
-        try:
-            patch = engine.patch(config, tuple(trained), investigation.shape, version)
-        except InputError as error:
-            found.append(
-                {
-                    "engine": engine.label,
-                    "version": version or engine.default_version,
-                    "ids": None,
-                    "text": "",
-                    "note": str(error),
-                }
-            )
-            continue
-        found.append(
-            {"engine": engine.label, "version": patch.version, "ids": patch.ids, "text": patch.text, "note": patch.note}
+    return [
+        engine.patch(
+            investigation.served_config if engine is serving else investigation.draft_config,
+            tuple(trained),
+            investigation.shape,
+            served.version if engine is serving else None,
         )
-    return found
+        for engine in engines
+    ]

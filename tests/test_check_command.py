@@ -50,7 +50,7 @@ def test_no_fault_is_zero(sound, deep):
 def test_every_engine_has_a_row(sound):
     data = json.loads(check(sound, "--target-layers", 30, "--json").output)
     assert len(data["ids"]) == len(ENGINES)
-    by_name = {row["engine"]: row for row in data["ids"]}
+    by_name = {row["system"]: row for row in data["ids"]}
     assert by_name["SGLang"]["boundaries"] == [2, 15, 27]
     assert by_name["vLLM (V1 runner)"]["boundaries"] == [1, 14, 26]
     assert by_name["vLLM (V2 runner)"]["boundaries"] == [2, 15, 27]
@@ -119,7 +119,7 @@ def test_the_architecture_named_decides(sound):
 
     def served(*arguments):
         data = json.loads(check(sound, "--target-layers", 30, "--json", *arguments).output)
-        return next(row["boundaries"] for row in data["ids"] if row["engine"].startswith("SGLang"))
+        return next(row["boundaries"] for row in data["ids"] if row["system"].startswith("SGLang"))
 
     assert served() == [3, 15, 27]
     assert served("--target-arch", "DeepseekV3ForCausalLM") == [2, 14, 26]

@@ -245,6 +245,13 @@ def test_an_empty_nested_list_is_no_default_for_sglang(tmp_path):
     assert "captures nothing" in codes(draft(tmp_path, **nested([])), "sglang")["captures_impossible"].meaning
 
 
+def test_zeros_that_llama_cpp_serves_without_a_word(tmp_path):
+    """Id n: B(30) of a target of 30 blocks is not captured, and nothing stops."""
+    finding = codes(draft(tmp_path, **top([3, 16, 30])), "llama_cpp")["captures_impossible"]
+    assert finding.severity is FAULT and "zeros in that slot" in finding.meaning
+    assert "captures_impossible" not in codes(draft(tmp_path / "b", **top([3, 16, 29])), "llama_cpp")
+
+
 def test_a_list_that_is_passed_over(tmp_path):
     """A form that does not tell what was trained: the ignored list is worth a word."""
     checkpoint = read_checkpoint(forms.vllm(tmp_path, toys.draft_tensors()))

@@ -63,6 +63,10 @@ def served(name, config, target, version=None):
         ("llama_cpp", top([]), LLAMA, None, (2, 15, 27)),
         ("llama_cpp", flat([0, 3, 16]), LLAMA, None, (2, 15, 27)),
         ("llama_cpp", top([24, 30, 36]), GPT_OSS, None, (24, 30, 36)),
+        ("llama_cpp", top([3, 3, 16]), LLAMA, None, (3, 3, 16)),
+        ("tensorrt_llm", {"eagle3_layers_to_capture": [14, 1, 26, 1]}, LLAMA, None, (2, 15, 27)),
+        ("tensorrt_llm", {"eagle3_layers_to_capture": [1, 14, 29]}, LLAMA, None, (2, 15, 30)),
+        ("tensorrt_llm", flat([5, 6, 7]) | top([5, 6, 7]), LLAMA, None, (2, 15, 27)),
     ],
 )
 def test_served_boundaries(name, config, target, version, expected):
@@ -80,6 +84,7 @@ def test_served_boundaries(name, config, target, version, expected):
         ("sglang", (2, 18, 34), GPT_OSS, None, (1, 17, 33)),
         ("vllm", (0, 3, 16), LLAMA, None, (0, 3, 16)),
         ("llama_cpp", (16, 0, 3), LLAMA, None, (16, 0, 3)),
+        ("tensorrt_llm", (2, 15, 30), LLAMA, None, (1, 14, 29)),
     ],
 )
 def test_ids_for_boundaries(name, boundaries, target, version, ids):
@@ -102,9 +107,11 @@ def test_ids_for_boundaries(name, boundaries, target, version, ids):
         ("sglang", (2, 15, "final_normed"), LLAMA, None, "final_normed is none"),
         ("vllm", (16, 3, 28), LLAMA, None, "low to high"),
         ("vllm", (0, 3, 31), KIMI, None, r"cannot capture B\(0\)"),
-        ("vllm", (3, 16, 31), LLAMA, None, "31 is none"),
+        ("vllm", (3, 16, 31), LLAMA, None, r"B\(31\) is none"),
         ("llama_cpp", (3, 16, 30), LLAMA, None, "with zeros"),
         ("llama_cpp", (3, 16), LLAMA, None, "exactly three"),
+        ("tensorrt_llm", (0, 3, 16), LLAMA, None, r"B\(1\) to B\(30\).*B\(0\) is none"),
+        ("tensorrt_llm", (16, 3, 28), LLAMA, None, "low to high"),
         ("llama_cpp", (2, 14, 21), TargetShape(24, "Qwen2ForCausalLM"), None, "no layer inputs"),
     ],
 )
@@ -137,9 +144,9 @@ def test_round_trip(name, version):
     [
         ("sglang", flat([]), LLAMA, "captures nothing"),
         ("sglang", flat([2, 15, 29]), LLAMA, r"B\(30\)"),
-        ("sglang", flat([-1, 2, 30]), KIMI, "-1 is none"),
-        ("vllm", top([-1, 2, 15]), LLAMA, "-1 is none"),
-        ("llama_cpp", top([-1, 2, 15]), LLAMA, "-1 is outside"),
+        ("sglang", flat([-1, 2, 30]), KIMI, r"B\(-1\) is none"),
+        ("vllm", top([-1, 2, 15]), LLAMA, r"B\(-1\) is none"),
+        ("llama_cpp", top([-1, 2, 15]), LLAMA, r"B\(-1\) is none"),
         ("llama_cpp", top([3, 16, 30]), LLAMA, "zeros"),
         ("vllm", top("2,15,27"), LLAMA, "list of integers"),
     ],
@@ -193,36 +200,37 @@ def test_patch_says_what_is_missing():
         assert words in patch.note
 
 
+def test_a_release_that_changes_a_target_s_rule_is_named():
+    """Kimi's class: one is always added before 0.5.13, and B(0) comes with 0.5.14."""
+    assert ENGINES["sglang"].changes(KIMI) == ("0.5.12", "0.5.13", "0.5.14", "0.5.23")
+    assert ENGINES["sglang"].changes(LLAMA) == ("0.5.12", "0.5.22", "0.5.23")
+    assert ENGINES["vllm"].changes(KIMI) == ("0.33.0",)
+
+
+def test_an_argument_is_no_line_of_config_json():
+    patch = ENGINES["tensorrt_llm"].patch({"hidden_size": 8}, (2, 15, 27), LLAMA)
+    assert patch.argument and json.loads("{" + patch.text + "}") == {"eagle3_layers_to_capture": [1, 14, 26]}
+
+
+def test_every_patch_says_how_a_row_verifies_it():
+    """The three kinds: the embedding, the last state, and what lies between."""
+    verify = ENGINES["vllm"].patch({}, (0, 16, 30), LLAMA).verify
+    for words in ("B(0): the row equals the target's embedding row", "B(16): ‖row − dump's row‖", "below 2⁻⁷ (0.0078)",
+                  "B(30): the final norm and the head"):  # fmt: skip
+        assert words in verify
+    assert "B(0): the row equals" in ENGINES["sglang"].patch({}, (0, 3, 31), KIMI, "0.5.12.post1").verify
+
+
 def test_notes_name_the_version_that_was_read():
     for system in ENGINES.values():
         assert system.verified in system.ids((2, 3, 4), LLAMA).note
         assert "9.9.9" in system.ids((2, 3, 4), LLAMA, "9.9.9").note
 
 
-def test_speculators_ids_and_dumps():
-    library = TRAINERS["speculators"]
-    ids = library.read_ids(top([0, 3, 16]))
-    assert library.boundaries(ids, LLAMA) == (0, 3, 16)
-    assert library.boundaries(library.read_ids({}), LLAMA) == (2, 15, 27)
-    assert library.boundaries(library.read_ids(top([16, 0, 3])), LLAMA) == (0, 3, 16)
-    assert library.dump_boundaries("current", ids, LLAMA) == (0, 3, 16, 30)
-    assert library.dump_boundaries("current", library.read_ids({}), LLAMA) == (2, 15, 27, 30)
-    assert library.dump_boundaries("list", library.read_ids({}), LLAMA) == (3, 16, 28, 30)
-    stored = library.dump_boundaries("list", LayerIds((2, 30, 58), "argument"), KIMI)
-    assert library.slots_and_teacher(stored) == ((3, 31), 59)
-
-
-@pytest.mark.parametrize("ids", [[], [2, 2, 3], [-1, 2, 3], [2, 3, 31]])
-def test_speculators_refuses(ids):
-    library = TRAINERS["speculators"]
-    with pytest.raises(InputError, match="distinct ids"):
-        library.boundaries(library.read_ids(top(ids)), LLAMA)
-
-
 def test_names():
     assert engine("SGLang") is ENGINES["sglang"]
     assert engine("llama.cpp") is ENGINES["llama_cpp"]
-    assert trainer("speculators") is TRAINERS["speculators"]
+    assert trainer("speculators-old") is TRAINERS["speculators_old"]
     with pytest.raises(InputError, match="did you mean 'sglang'.*known are llama_cpp, sglang, tensorrt_llm, vllm"):
         engine("sglnag")
     with pytest.raises(InputError, match="looks like 0.5.23"):

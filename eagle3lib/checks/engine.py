@@ -13,9 +13,9 @@ FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.O
 
 
 def trained_slots(checkpoint: Checkpoint, shape: TargetShape) -> tuple[int, ...] | None:
-    """The boundaries the draft was trained on by its form's own rule, None where that is not told."""
+    """The boundaries the draft was trained on by the rule of who writes its form, None where that is not told."""
     form = FORMS.get(checkpoint.form)
-    return form.trained_boundaries(checkpoint.raw_config, shape.n_layers) if form else None
+    return form.trainer.trained(checkpoint.raw_config, shape) if form and form.trainer else None
 
 
 def check_engine(
@@ -141,8 +141,7 @@ def check_captures(
     return [
         Finding(
             "checkpoint.captures_differ",
-            # Only speculators' and llama.cpp's forms carry their rule with them; the others mix two customs.
-            FAULT if FORMS[checkpoint.form].ids_mean == "boundaries" else RISK,
+            FAULT if FORMS[checkpoint.form].certain else RISK,
             f"{engine.label} feeds fc {names[1]}; a draft of this form was trained on {names[0]}",
             f"ids {evidence['ids'] or 'by default'} ({ids.spelling}): {engine.note(shape, version)}"
             + (f" It passes over {' and '.join(ids.ignored)}." if ids.ignored else ""),

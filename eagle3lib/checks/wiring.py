@@ -7,9 +7,41 @@ from collections.abc import Sequence
 from eagle3lib.acceptance import Acceptance
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Boundary, Wiring
+from eagle3lib.ecosystems import Engine, LayerIds
 from eagle3lib.findings import Finding, Severity
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
+
+
+def check_served_ids(engine: Engine, ids: LayerIds, trouble: str | None, remedy: str = "") -> list[Finding]:
+    """The engine feeds `fc` no boundaries by the served ids, or passes over a list that stands elsewhere.
+
+    Args:
+        ids, trouble: as `Investigation.served_ids` and `served_trouble` give them.
+        remedy: the lines that would make it feed the training wiring, where that is known.
+    """
+    evidence = {
+        "engine": engine.name,
+        "ids": None if ids.ids is None else list(ids.ids),
+        "spelling": ids.spelling,
+        "passed_over": list(ids.ignored),
+    }
+    found = []
+    if trouble:
+        title = f"{engine.label} cannot feed fc with states of the target by the served ids"
+        found.append(Finding("wiring.served_impossible", FAULT, title, trouble, remedy, evidence))
+    if ids.ignored:
+        found.append(
+            Finding(
+                "wiring.served_ids_passed_over",
+                RISK,
+                f"{engine.label} passes over {' and '.join(ids.ignored)} of the served config",
+                f"It says nothing of it and takes what it finds elsewhere ({ids.spelling}), or its default.",
+                remedy or f"Give the ids as {engine.key}.",
+                evidence,
+            )
+        )
+    return found
 
 
 def check_wiring(

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from typing import Any, TypeVar
 
-from eagle3lib.ecosystems._base import Captures, Engine, Patch, TargetShape, Trainer
+from eagle3lib.ecosystems._base import Captures, Engine, Patch, System, TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import LayerIds
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._glance import Glance
@@ -17,19 +17,20 @@ from eagle3lib.errors import InputError
 
 __all__ = [
     "ENGINES", "FORMS", "LAYOUTS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds",
-    "Metric", "Origin",
-    "Patch", "Seen", "StoredSample", "TargetShape", "Trainer", "engine", "flat_config", "trainer",
+    "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape", "Trainer", "engine", "flat_config",
+    "trainer",
 ]  # fmt: skip
 
-System = TypeVar("System", Engine, Form, Trainer)
+Kind = TypeVar("Kind", Engine, Form, Trainer)
 
 
 _names = sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
 _modules = [importlib.import_module(f"{__name__}.{name}") for name in _names]
 
 
-def _discover(kind: type[System]) -> dict[str, System]:
-    return {system.name: system for m in _modules for system in vars(m).values() if isinstance(system, kind)}
+def _discover(kind: type[Kind]) -> dict[str, Kind]:
+    found = {system.name: system for m in _modules for system in vars(m).values() if isinstance(system, kind)}
+    return dict(sorted(found.items()))
 
 
 ENGINES: dict[str, Engine] = _discover(Engine)
@@ -73,7 +74,7 @@ def trainer(name: str) -> Trainer:
     return _named("trainer", name, TRAINERS)
 
 
-def _named(kind: str, name: str, systems: dict[str, System]) -> System:
+def _named(kind: str, name: str, systems: dict[str, Kind]) -> Kind:
     by_letters = {_letters(known): system for known, system in systems.items()}
     if (wanted := _letters(name)) in by_letters:
         return by_letters[wanted]

@@ -1,43 +1,22 @@
-"""What every engine and trainer says about layer ids, in boundaries.
-
-An engine turns the ids of a draft's config.json into captures of the target's residual stream, each by a
-rule of its own: the same list means different boundaries in different engines, and in different versions of
-one engine. Subclasses state the rule of one system; they are read from its source and name the file.
-"""
+"""What engines and trainers are beside their rule for layer ids: patches and treatment of drafts; what fed `fc`."""
 
 from __future__ import annotations
 
-import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eagle3lib.boundaries import boundary_name
-from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, config_lines
+from eagle3lib.boundaries import FINAL_NORMED, boundary_name
+from eagle3lib.ecosystems._config_ids import config_lines, read_at
 from eagle3lib.ecosystems._reading import Header, Rules
+from eagle3lib.ecosystems._system import Captures, System, TargetShape, release
 from eagle3lib.errors import InputError
 from eagle3lib.sampling import Sampling
 
 #: The remedy that serves everywhere: the number sizes a table and changes no weight.
 RAISE_LIMIT = "Set max_position_embeddings in the draft's config.json to the context that the target is served with."
 
-
-@dataclass(frozen=True)
-class TargetShape:
-    """What a rule may depend on besides the ids."""
-
-    n_layers: int
-    architecture: str | None = None  # the Hugging Face name, "LlamaForCausalLM"
-
-
-@dataclass(frozen=True)
-class Captures:
-    """The ids that make an engine capture given boundaries, or one sentence why none do."""
-
-    ids: tuple[int, ...] | None
-    problem: str | None
-    note: str
+__all__ = ["Captures", "Engine", "Patch", "System", "TargetShape", "Trainer", "release"]
 
 
 @dataclass(frozen=True)
@@ -56,48 +35,32 @@ class Beyond:
 
 @dataclass(frozen=True)
 class Patch:
-    """Lines for a draft's config.json; without `ids`, an empty text and a note on what it would take."""
+    """What makes an engine feed `fc` with given boundaries.
+
+    Attributes:
+        ids: None where no ids do; then `settings` is empty, and `note` says what it would take.
+        settings: key paths and values; of the draft's config.json, unless the engine takes them as `argument`.
+        text: the settings as the lines of config.json that change.
+        argument: whether they are arguments of the engine instead.
+        verify: how one captured row shows that the right state was captured, boundary by boundary.
+    """
 
     engine: str
+    label: str
     version: str
     ids: tuple[int, ...] | None
-    key: str
+    settings: dict[str, Any]
     text: str
+    argument: bool
     note: str
+    verify: str
 
 
-class Engine(ABC):
-    """A serving engine. `version=None` everywhere stands for `default_version`."""
+class Engine(System):
+    """A serving engine."""
 
-    name: str
-    label: str
-    verified: str  # the newest version whose source was read
-    key: str = TOP_LEVEL  # where this engine wants the ids
+    takes_argument = False  # whether ids are an argument of the engine and not read from config.json
     temperature_last: bool = False  # tokens are cut by top-k and top-p before the temperature, not after it
-
-    @property
-    def default_version(self) -> str:
-        return self.verified
-
-    @abstractmethod
-    def read_ids(self, config: dict[str, Any]) -> LayerIds:
-        """The ids this engine uses of a draft's config.json."""
-
-    @abstractmethod
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        """The boundaries captured, in the order in which they reach `fc`.
-
-        Raises:
-            InputError: where the engine stops or feeds something else than a boundary.
-        """
-
-    @abstractmethod
-    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
-        """One sentence why this version cannot feed `fc` with these boundaries in this order, or None."""
-
-    @abstractmethod
-    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        """The ids of boundaries without a problem."""
 
     def sampling(self, temperature: float, top_k: int | None = None, top_p: float = 1.0) -> Sampling:
         """How this engine draws from the target: top-k, then top-p of what is left, ties kept.
@@ -126,21 +89,6 @@ class Engine(ABC):
         """What happens where the target serves a longer context than `limit`, the draft's max_position_embeddings."""
         return Beyond("unknown", f"What {self.label} does beyond {limit} positions was not read.", RAISE_LIMIT)
 
-    def note(self, target: TargetShape, version: str | None = None) -> str:
-        """What the rule is and which version it was read in."""
-        return self.as_of(version)
-
-    def as_of(self, version: str | None) -> str:
-        if version is None or version == self.verified:
-            return f"as of {self.label} {self.verified}"
-        return f"for {self.label} {version}, by its source up to {self.verified}"
-
-    def ids(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> Captures:
-        """The inverse of `boundaries`."""
-        problem = self.problem(boundaries, target, version) if boundaries else "No boundary was given."
-        encoded = None if problem else self.encode(tuple(boundaries), target, version)
-        return Captures(encoded, problem, self.note(target, version))
-
     def patch(
         self,
         config: dict[str, Any],
@@ -148,9 +96,9 @@ class Engine(ABC):
         target: TargetShape,
         version: str | None = None,
     ) -> Patch:
-        """The lines of config.json that make this engine feed `fc` with these boundaries."""
+        """What makes this engine feed `fc` with these boundaries: settings, or what its model code has to capture."""
         captures = self.ids(boundaries, target, version)
-        text, note = "", captures.note
+        note, settings = captures.note, {}
         if captures.ids is None:
             note = (
                 f"{captures.problem} ({note}) Its model code would have to capture, and concatenate in this "
@@ -158,52 +106,73 @@ class Engine(ABC):
                 "blocks moved to the slots where their boundaries are served, and the engine left as it is."
             )
         else:
-            text = config_lines(config, self.settings(captures.ids))
-        return Patch(self.name, version or self.default_version, captures.ids, self.key, text, note)
+            settings = self.settings(captures.ids)
+        text = config_lines({} if self.takes_argument else config, settings) if settings else ""
+        return Patch(
+            self.name, self.label, version or self.default_version, captures.ids, settings, text,
+            self.takes_argument, note, verify(boundaries, target),
+        )  # fmt: skip
 
     def settings(self, ids: tuple[int, ...]) -> dict[str, Any]:
-        """Key paths of config.json and the values they need."""
+        """Key paths and the values they need."""
         return {self.key: list(ids)}
 
 
-class Trainer(ABC):
-    """A training library: what its ids mean, and what its dumps hold."""
+class Trainer(System):
+    """A training library."""
 
-    name: str
-    label: str
-    verified: str
+    fixed = False  # whether it captures the same boundaries always, whatever a config says
 
-    @abstractmethod
-    def read_ids(self, config: dict[str, Any]) -> LayerIds:
-        """The ids in a draft's config.json, as this trainer writes them."""
-
-    @abstractmethod
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        """The boundaries `fc` was trained on, in order."""
-
-    @abstractmethod
-    def dump_boundaries(
-        self, layout: Literal["current", "list"], ids: LayerIds, target: TargetShape
-    ) -> tuple[int, ...]:
-        """The boundaries of a dump's states in stored order, by the layout's own rule."""
+    def trained(self, config: dict[str, Any], target: TargetShape) -> tuple[int, ...] | None:
+        """What fed `fc` by the config.json that this trainer wrote; None where it holds another list at a place that
+        this trainer does not read, or one that it would have refused, or no list of ids at all."""
+        try:
+            ids = self.read_ids(config)
+        except InputError:
+            return None
+        elsewhere = {read_at(config, path).ids for path in ids.ignored}
+        if (elsewhere - {ids.ids} and not self.fixed) or self.trouble(ids, target):
+            return None
+        return self.asked(ids, target)
 
     def slots_and_teacher(self, stored: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-        """How the trainer splits stored states: all but the last feed `fc`, the last is the teacher."""
+        """How a trainer splits stored states: all but the last feed `fc`, the last is the teacher."""
         if len(stored) < 2:
             raise InputError(f"A dump needs a state for fc and one for the teacher; found {len(stored)}.")
         return stored[:-1], stored[-1]
 
 
-def release(version: str) -> tuple[int, ...]:
-    """(0, 5, 12) of "0.5.12.post1": enough to order releases."""
-    numbers = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
-    if numbers is None:
-        raise InputError(f"An engine version looks like 0.5.23; found {version!r}.")
-    return tuple(int(n or 0) for n in numbers.groups())
-
-
 def _in_words(boundaries: Sequence[int], target: TargetShape) -> str:
-    words = {0: "the embedding output", target.n_layers: "the last block's output, before the final norm"}
+    words = {0: "the embedding output", target.n_layers: "the last block's output, before the final norm",
+             FINAL_NORMED: "the last block's output behind the final norm"}  # fmt: skip
     return ", ".join(
         f"{boundary_name(b)} ({words.get(b, f'the input of block {b}, counted from 0')})" for b in boundaries
     )
+
+
+#: Relative difference below which two captures of one state are the same: the spacing of bfloat16, 2⁻⁷ of a
+#: number with 8 significant bits.
+SAME_STATE = 2**-7
+
+
+def verify(boundaries: Sequence[int], target: TargetShape) -> str:
+    """How one captured row of each boundary shows that it is that boundary.
+
+    A row captured for a token of any prompt is held against what is known of it without the engine. A row of runaway
+    norm, as the first token's in most targets, tells nothing: from one block to the next it hardly changes.
+    """
+    by_way: dict[str, list[str]] = {}
+    for b in dict.fromkeys(boundaries):
+        by_way.setdefault(_verified_by(b, target), []).append(boundary_name(b))
+    said = [f"{', '.join(names)}: {way}" for way, names in by_way.items()]
+    return "One captured row of ordinary norm, so not the first token's, verifies each. " + "; ".join(said) + "."
+
+
+def _verified_by(boundary: int, target: TargetShape) -> str:
+    if boundary == 0:
+        return "the row equals the target's embedding row of that token (times √H where the target scales it)"
+    if boundary == FINAL_NORMED:
+        return "the head alone, applied to the row of the last prompt token, gives the sampled token"
+    if boundary == target.n_layers:
+        return "the final norm and the head, applied to the row of the last prompt token, give the sampled token"
+    return f"‖row − dump's row‖ / ‖dump's row‖, same token and prompt, is below 2⁻⁷ ({SAME_STATE:.4f})"

@@ -17,8 +17,9 @@ NESTED = "eagle_config.eagle_aux_hidden_state_layer_ids"
 class LayerIds:
     """The ids one system reads from a draft's config.json.
 
-    `ids` is None where the system falls back to its default. `spelling` is the key path they were found at,
-    or "absent", "null" or "empty list". `ignored` are key paths that hold a list this system does not use.
+    `ids` is None where the system falls back to its default. `spelling` is the key path they were found at, or
+    says why there are none: "absent", "null", "empty list". `ignored` are key paths that hold a list this system
+    does not use.
     """
 
     ids: tuple[int, ...] | None
@@ -55,7 +56,21 @@ def first_listed(config: dict[str, Any], paths: tuple[str, ...]) -> LayerIds:
 
 def unread(config: dict[str, Any], used: str) -> tuple[str, ...]:
     """The usual key paths that hold ids beside the one that is used."""
-    return tuple(path for path in (TOP_LEVEL, NESTED) if path != used and read_at(config, path).ids)
+    return tuple(path for path in (TOP_LEVEL, NESTED) if path != used and _holds_ids(config, path))
+
+
+def _holds_ids(config: dict[str, Any], path: str) -> bool:
+    try:
+        return bool(read_at(config, path).ids)
+    except InputError:  # what is no list of integers is no one's concern who does not read it
+        return False
+
+
+def not_ascending(ids: tuple[int, ...]) -> str | None:
+    """One sentence why a trainer whose backends order states differently leaves a list's meaning open, or None."""
+    if list(ids) == sorted(set(ids)):
+        return None
+    return "its Hugging Face backend keeps the list's order and its engines feed from low to high; list them ascending."
 
 
 def config_lines(config: dict[str, Any], settings: dict[str, Any]) -> str:

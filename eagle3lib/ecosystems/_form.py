@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, default_trio, read_at
+from eagle3lib.ecosystems._base import Trainer
 
 #: Written before every name by one system or another; taken off, repeatedly.
 PREFIXES = ("draft_model.", "eagle_module.", "model.")
@@ -48,9 +48,10 @@ class Form:
     label: str
     #: Regular expressions on names without prefix, and what they become.
     renames: tuple[tuple[str, str], ...] = ()
-    #: What a layer id of this form's config.json meant in training: B(id), the output of block id and so
-    #: B(id+1), no ids at all but the default boundaries, or None where the form does not tell.
-    ids_mean: Literal["boundaries", "outputs", "default"] | None = None
+    #: Who writes this form, and so whose rule reads the layer ids in its config.json; None where several do.
+    trainer: Trainer | None = None
+    #: Whether the form's ids are never of another's rule: many tools write the flat forms, and mix two customs.
+    certain = False
 
     def evidence(self, seen: Seen) -> list[str]:
         """What in the file speaks for this form; the form with most is named."""
@@ -59,12 +60,3 @@ class Form:
     def flat_config(self, config: dict[str, Any]) -> dict[str, Any] | None:
         """config.json at one level, or None where it is not in a form of this system's own."""
         return None
-
-    def trained_boundaries(self, config: dict[str, Any], n_layers: int) -> tuple[int, ...] | None:
-        """What fed `fc` in training by this form's own rule, None where the form or the file does not tell."""
-        found = [ids for path in (TOP_LEVEL, NESTED) if (ids := read_at(config, path).ids)]
-        if self.ids_mean is None or (len(found) == 2 and found[0] != found[1]):
-            return None
-        if self.ids_mean == "default" or not found:
-            return default_trio(n_layers)
-        return tuple(i + (self.ids_mean == "outputs") for i in found[0])

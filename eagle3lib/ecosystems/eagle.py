@@ -2,19 +2,60 @@
 
 Sources, in SafeAILab/EAGLE: eagle/model/cnets.py (names; d2t holds offsets), eagle/model/ea_model.py
 (`pytorch_model.bin` is tried before `model.safetensors`), eagle/traineagle3/main.py (the embedding is left
-out on saving). The three states are fixed in eagle/model/modeling_llama_kv.py: no ids are written.
+out on saving), eagle/traineagle3/modeling_llama_kv.py and eagle/model/modeling_llama_kv.py, modeling_qwen3_kv.py (the
+states are those that enter blocks 2, n // 2 and n - 3, in one condition, so once each; no ids are read or written).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from eagle3lib.ecosystems._base import TargetShape, Trainer
+from eagle3lib.ecosystems._config_ids import LayerIds, default_trio, unread
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, shares, tokens_a_round
+
+
+class EagleTrainer(Trainer):
+    """The same three boundaries always; the ids of any other choice do not exist."""
+
+    name = "eagle"
+    label = "official EAGLE"
+    verified = "at cb7e084 of February 2026"
+    numbered = False
+    fixed = True
+    key = "none"
+
+    def read_ids(self, config: dict[str, Any]) -> LayerIds:
+        """No place: every list there is is passed over."""
+        return LayerIds(None, "fixed in its model code", unread(config, ""))
+
+    def asked(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        return tuple(sorted(set(default_trio(target.n_layers))))
+
+    def refused_together(
+        self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None
+    ) -> str | None:
+        always = self.asked(LayerIds(None, ""), target)
+        if boundaries == always:
+            return None
+        return f"captures B({'), B('.join(map(str, always))}) of this target and nothing else."
+
+    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        """No ids are needed."""
+        return ()
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        return f"{self.as_of(version)}: what enters blocks 2, n // 2 and n - 3, without ids."
+
+
+TRAINER = EagleTrainer()
 
 
 class Eagle(Form):
     name = "eagle"
     label = "official EAGLE"
-    ids_mean = "default"
+    trainer = TRAINER
     renames = ((r"^midlayer\.(?!\d)", "layers.0."),)
 
     def evidence(self, seen: Seen) -> list[str]:

@@ -9,14 +9,14 @@ src/models/eagle3.cpp (exactly three entries), common/speculative.cpp (the captu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from eagle3lib.ecosystems._base import Beyond, Engine, TargetShape
-from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, first_listed
+from eagle3lib.ecosystems._config_ids import TOP_LEVEL
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, shares
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
+from eagle3lib.ecosystems.speculators import TRAINER as SPECULATORS
 from eagle3lib.errors import InputError
 from eagle3lib.gguf_file import GGUFFile
 
@@ -47,7 +47,8 @@ class Gguf(Form):
 
     name = "llama_cpp"
     label = "llama.cpp GGUF"
-    ids_mean = "boundaries"
+    trainer = SPECULATORS  # the converter takes speculators' list, and keeps it
+    certain = True
     renames = (
         (r"^token_embd\.", "embed_tokens."),
         (r"^output_norm\.", "norm."),
@@ -122,39 +123,25 @@ class LlamaCpp(Engine):
     name = "llama_cpp"
     label = "llama.cpp"
     verified = "as in llama-cpp-python 0.3.36"
+    numbered = False
+    keeps_order = True
     temperature_last = True  # common/common.h, the default order of samplers
 
-    def as_of(self, version: str | None) -> str:
-        return f"{self.label} {self.verified}" + (f", not read in {version}" if version else "")
-
-    def read_ids(self, config: dict[str, Any]) -> LayerIds:
-        """The top level only; the converter writes the default for an absent list, null and []."""
-        return first_listed(config, (TOP_LEVEL,))
-
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        captured = ids.ids or default_trio(target.n_layers)
-        if problem := self.problem(captured, target, version):
-            raise InputError(f"Cannot serve the ids {list(captured)} ({ids.spelling}): {problem}")
-        return captured
-
-    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
+    def refused(self, boundary: int, target: TargetShape, version: str | None = None) -> str | None:
         n = target.n_layers
         if target.architecture in _NO_LAYER_INPUTS:
-            return f"llama.cpp exports no layer inputs for {target.architecture}, so fc has nothing to read."
-        if len(boundaries) != 3:
-            return f"llama.cpp takes exactly three states for fc, and these are {len(boundaries)}."
-        for b in boundaries:
-            if not isinstance(b, int) or not 0 <= b <= n:
-                return f"llama.cpp stops on an id outside 0 to {n - 1}, and {b} is outside."
-            if b == n and target.architecture not in _LAST_STATE:
-                return (
-                    f"llama.cpp does not capture B({n}) of this target: id {n} runs without an error, on "
-                    f"Llama targets with zeros in that slot; the highest id that works is {n - 1}."
-                )
-        return None
+            return f"exports no layer inputs for {target.architecture}, so fc has nothing to read."
+        if boundary == n and target.architecture not in _LAST_STATE:
+            return (
+                f"does not capture B({n}) of this target: id {n} runs without an error, on Llama targets with zeros"
+                f" in that slot; the highest id that works is {n - 1}."
+            )
+        return super().refused(boundary, target, version)
 
-    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        return boundaries
+    def refused_together(
+        self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None
+    ) -> str | None:
+        return f"takes exactly three states for fc, and these are {len(boundaries)}." if len(boundaries) != 3 else None
 
     def rules(self, draft: Header) -> Rules:
         """conversion/llama.py and src/models/eagle3.cpp."""

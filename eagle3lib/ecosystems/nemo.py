@@ -1,18 +1,51 @@
 """NVIDIA NeMo Automodel (trainer): names below `model.`, `model.fc_norm.{i}.weight` on disk.
 
-Source: NVIDIA-NeMo/Automodel, speculative/eagle (thread #2322 for the norms' names). Its config.json is flat.
+Sources, in NVIDIA-NeMo/Automodel: components/speculative/eagle (thread #2322 for the norms' names; config.json is
+flat), eagle/target.py (`default_eagle3_aux_layer_ids`, `validate_eagle3_aux_layer_ids`: three distinct ids of blocks,
+hooks on their outputs, concatenated in the list's order), eagle/vllm_runner.py (the ids plus one, since vLLM's id k is
+B(k); the last block refused) and recipes/llm/train_eagle3.py (`aux_layer_ids` of the recipe; config.json gets none).
 """
 
 from __future__ import annotations
 
+from eagle3lib.ecosystems._base import TargetShape, Trainer
+from eagle3lib.ecosystems._config_ids import not_ascending
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, shares
+
+
+class NeMoTrainer(Trainer):
+    """Id i is the output of block i. Its vLLM backend refuses B(n), its others take it."""
+
+    name = "nemo"
+    label = "NeMo Automodel"
+    verified = "at 36044ad of August 2026"
+    numbered = False
+    key = "aux_layer_ids"
+    shift = 1
+    empty_is_default = False
+
+    def refused_list(self, ids: tuple[int, ...], target: TargetShape) -> str | None:
+        if len(ids) != 3 or len(set(ids)) != 3:
+            return "it takes exactly three distinct ids."
+        return not_ascending(ids)
+
+    def refused_together(
+        self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None
+    ) -> str | None:
+        return None if len(boundaries) == 3 else f"takes exactly three states for fc, and these are {len(boundaries)}."
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        return f"{self.as_of(version)}: id i is the output of block i, so B(i+1); ids stand in the recipe alone."
+
+
+TRAINER = NeMoTrainer()
 
 
 class NeMo(Form):
     name = "nemo"
     label = "NVIDIA NeMo"
-    ids_mean = "outputs"
+    trainer = TRAINER
 
     def evidence(self, seen: Seen) -> list[str]:
         if seen.prefix != "model." or not seen.begins("layers.0."):

@@ -8,16 +8,14 @@ once each, whatever the list's order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape, release
-from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, read_at
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, tokens_a_round
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
-from eagle3lib.errors import InputError
 
 OLDEST = (0, 5, 12)  # the oldest release whose rules were compared
 
@@ -117,42 +115,40 @@ class SGLang(Engine):
     label = "SGLang"
     verified = "0.5.23"
     key = NESTED
+    empty_is_default = False
 
-    def read_ids(self, config: dict[str, Any]) -> LayerIds:
-        """`eagle_config` only; a list at the top level is ignored. [] is a list of nothing, not a default."""
-        found = read_at(config, NESTED)
-        return LayerIds(found.ids, found.spelling, unread(config, NESTED))
-
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        model, n, at = self._model(target), target.n_layers, self._release(version)
+    def asked(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
+        """A list at the top level is ignored; [] is a list of nothing, not a default."""
+        model, n = self._model(target), target.n_layers
         if ids.ids is None:
             marks = tuple(b + model.default_adds_one for b in default_trio(n))
         else:
-            marks = tuple(i + _added(model, ids.ids, n, at) for i in ids.ids)
-        captured = tuple(sorted(set(marks)))
-        problem = self.problem(captured, target, version) if captured else "An empty list captures nothing."
-        if problem:
-            asked = "the default ids" if ids.ids is None else f"the ids {list(ids.ids)}"
-            raise InputError(f"Cannot serve {asked} ({ids.spelling}): {problem}")
-        return captured
+            marks = tuple(i + _added(model, ids.ids, n, self._release(version)) for i in ids.ids)
+        return tuple(sorted(set(marks)))
 
-    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
+    def refused(self, boundary: int, target: TargetShape, version: str | None = None) -> str | None:
         model, n, at = self._model(target), target.n_layers, self._release(version)
-        where = f"{self.label} {version or self.verified}"
-        for b in boundaries:
-            if not isinstance(b, int) or not 0 <= b <= n:
-                return f"{where} captures inputs of blocks, and {b} is none of a target of {n} blocks."
-            if b == 0 and at < model.embedding_since:
-                return f"{where} cannot capture B(0): before block 0 {model.file} adds a None residual."
-            if b == n and (model.last_since is None or at < model.last_since):
-                return f"{where} cannot capture B({n}): {model.file} captures only what enters a block."
-            if b and model.partial_since and at >= model.partial_since:
-                return f"{where} cannot capture B({b}): {model.file} captures it without its residual."
-        if any(low >= high for low, high in zip(boundaries, boundaries[1:], strict=False)):
-            return f"{where} captures from low to high and once each, whatever the order of the ids."
-        if tuple(boundaries) == (1,) and model is _DEEPSEEK and at >= model.conditional_since:
-            return f"{where} cannot capture B(1) alone: a list that starts with 1 has one added."
+        if boundary == 0 and at < model.embedding_since:
+            return f"cannot capture B(0): before block 0 {model.file} adds a None residual."
+        if boundary == n and (model.last_since is None or at < model.last_since):
+            return f"cannot capture B({n}): {model.file} captures only what enters a block."
+        if boundary in range(1, n + 1) and model.partial_since and at >= model.partial_since:
+            return f"cannot capture B({boundary}): {model.file} captures it without its residual."
+        return super().refused(boundary, target, version)
+
+    def refused_together(
+        self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None
+    ) -> str | None:
+        model, at = self._model(target), self._release(version)
+        if boundaries == (1,) and model is _DEEPSEEK and at >= model.conditional_since:
+            return "cannot capture B(1) alone: a list that starts with 1 has one added."
         return None
+
+    def changes(self, target: TargetShape) -> tuple[str, ...]:
+        model = self._model(target)
+        since = (model.conditional_since, model.embedding_since, model.last_since, model.partial_since)
+        earlier = sorted({OLDEST, *filter(None, since)} - {release(self.verified)})
+        return (*(".".join(map(str, at)) for at in earlier), self.verified)
 
     def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
         model, n, at = self._model(target), target.n_layers, self._release(version)

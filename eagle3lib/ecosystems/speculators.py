@@ -7,13 +7,72 @@ data_generation/custom_worker.py and vllm_hidden_states_generator.py, both remov
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from eagle3lib.ecosystems._base import TargetShape, Trainer
-from eagle3lib.ecosystems._config_ids import TOP_LEVEL, LayerIds, default_trio, read_at, unread
+from eagle3lib.ecosystems._config_ids import LayerIds, default_trio
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, shares
 from eagle3lib.errors import InputError
+
+
+class Speculators(Trainer):
+    """Id k is B(k), n among them. Ascending even where the list is not: training reads states as vLLM dumped them."""
+
+    name = "speculators"
+    label = "speculators"
+    verified = "0.9.0"
+    empty_is_default = False
+
+    def refused_list(self, ids: tuple[int, ...], target: TargetShape) -> str | None:
+        n = target.n_layers
+        if ids and len(set(ids)) == len(ids) and all(0 <= i <= n for i in ids):
+            return None
+        return f"it wants distinct ids within 0 to {n} for a target of {n} blocks."
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        return f"{self.as_of(version)}: id k is B(k), from low to high."
+
+
+class OldSpeculators(Trainer):
+    """Drafts of the data generation up to April 2026: id i is the output of block i, in its default too.
+
+    The ids that dumps were made with name one state more, the teacher's.
+    """
+
+    name = "speculators_old"
+    label = "speculators, old data generation"
+    verified = "up to its removal in April 2026"
+    numbered = False
+    shift = 1
+    empty_is_default = False
+
+    def default(self, target: TargetShape) -> tuple[int, ...]:
+        """[2, n // 2, n - 3] were taken as outputs of blocks, one later than everyone's default."""
+        low, middle, high = default_trio(target.n_layers)
+        return low + 1, middle + 1, high + 1
+
+    def stored(self, ids: LayerIds, target: TargetShape) -> tuple[int, ...]:
+        """The boundaries of a dump's states in stored order, by the ids that it was made with.
+
+        The highest is the teacher's: n - 1 by default, and where n - 1 was left out the teacher is an earlier
+        block. Early writers stored the state after block n - 1 behind the final norm.
+
+        Raises:
+            InputError: if an id is no block's.
+        """
+        n = target.n_layers
+        listed = (*default_trio(n), n - 1) if ids.ids is None else ids.ids
+        if not listed or not all(0 <= i < n for i in listed):
+            raise InputError(f"The list layout takes ids within 0 to {n - 1}; found {list(listed)} ({ids.spelling}).")
+        return tuple(sorted({i + 1 for i in listed}))
+
+    def note(self, target: TargetShape, version: str | None = None) -> str:
+        return f"{self.as_of(version)}: id i is the output of block i, so B(i+1), from low to high."
+
+
+TRAINER = Speculators()
+OLD = OldSpeculators()
 
 
 class SpeculatorsForm(Form):
@@ -21,7 +80,8 @@ class SpeculatorsForm(Form):
 
     name = "speculators"
     label = "speculators"
-    ids_mean = "boundaries"
+    trainer = TRAINER
+    certain = True
 
     def evidence(self, seen: Seen) -> list[str]:
         nested = "transformer_layer_config" in seen.config
@@ -38,49 +98,7 @@ class SpeculatorsForm(Form):
         return {**layer, **{key: value for key, value in config.items() if key != "transformer_layer_config"}}
 
 
-class Speculators(Trainer):
-    name = "speculators"
-    label = "speculators"
-    verified = "0.9.0"
-
-    def read_ids(self, config: dict[str, Any]) -> LayerIds:
-        """The top level only; absent and null stand for the default, [] is refused later."""
-        found = read_at(config, TOP_LEVEL)
-        return LayerIds(found.ids, found.spelling, unread(config, TOP_LEVEL))
-
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        """Ascending even where the list is not: training reads states in the order vLLM dumped them."""
-        n = target.n_layers
-        listed = default_trio(n) if ids.ids is None else ids.ids
-        if not listed or not all(0 <= i <= n for i in listed) or len(set(listed)) != len(listed):
-            raise InputError(
-                f"{self.label} wants distinct ids within 0 to {n} for a target of {n} blocks; "
-                f"found {list(listed)} ({ids.spelling})."
-            )
-        return tuple(sorted(listed))
-
-    def dump_boundaries(
-        self, layout: Literal["current", "list"], ids: LayerIds, target: TargetShape
-    ) -> tuple[int, ...]:
-        """`ids` are those the dump was made with.
-
-        current: the ids and n, once. list: states after block i, so B(i+1), and nothing is appended: the
-        highest id is the teacher's, n-1 by default, and where n-1 was left out the teacher is an earlier
-        block. Early writers of the list layout stored the state after block n-1 behind the final norm.
-        """
-        n = target.n_layers
-        if layout == "current":
-            return tuple(sorted({*self.boundaries(ids, target), n}))
-        listed = (*default_trio(n), n - 1) if ids.ids is None else ids.ids
-        if not listed or not all(0 <= i < n for i in listed):
-            raise InputError(f"The list layout takes ids within 0 to {n - 1}; found {list(listed)} ({ids.spelling}).")
-        return tuple(sorted({i + 1 for i in listed}))
-
-
 FORM = SpeculatorsForm()
-TRAINER = Speculators()
-
-
 #: models/metrics.py, `compute_accuracy_single_step`; its truth is a teacher's argmax over the draft vocabulary and its
 #: positions are the trainer's (see `training`), here the recorded token and the starts of rounds.
 METRICS = (

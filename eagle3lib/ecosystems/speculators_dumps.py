@@ -25,6 +25,7 @@ from eagle3lib.boundaries import Boundary
 from eagle3lib.ecosystems._files import entry, number, numbered, token_mask, token_row, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
+from eagle3lib.ecosystems.speculators import OLD
 from eagle3lib.errors import InputError
 from eagle3lib.tensors import open_safetensors
 
@@ -63,7 +64,10 @@ class CurrentLayout(Layout):
         yield StoredSample(file.name, token_ids, states, mask, logprobs)
 
     def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
-        return origin.trainer.dump_boundaries("current", origin.ids, origin.target) if origin.target else None
+        """The draft's ids and n, once and from low to high, since vLLM made them."""
+        if origin.target is None:
+            return None
+        return tuple(sorted({*origin.trainer.boundaries(origin.ids, origin.target), origin.target.n_layers}))
 
 
 class ListLayout(Layout):
@@ -98,7 +102,8 @@ class ListLayout(Layout):
         yield StoredSample(file.name, token_ids, tuple(stored), mask)
 
     def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
-        return origin.trainer.dump_boundaries("list", origin.ids, origin.target) if origin.target else None
+        """The states after the blocks that the draft's ids number, taken as those that the dump was made with."""
+        return OLD.stored(origin.ids, origin.target) if origin.target else None
 
 
 LAYOUTS = (CurrentLayout(), ListLayout())

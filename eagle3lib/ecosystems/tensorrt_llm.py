@@ -8,15 +8,10 @@ draft's own config.json is read was not verified; it is taken as not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape
-from eagle3lib.ecosystems._config_ids import LayerIds, default_trio, read_at, unread
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share
 from eagle3lib.ecosystems._reading import Header, Rules
-from eagle3lib.errors import InputError
 
 ARGUMENT = "eagle3_layers_to_capture"
 
@@ -40,34 +35,10 @@ class TensorRTEngine(Engine):
     name = "tensorrt_llm"
     label = "TensorRT-LLM"
     verified = "as in several commits of 2025 and 2026"
+    numbered = False
     key = ARGUMENT
-
-    def as_of(self, version: str | None) -> str:
-        return f"{self.label} {self.verified}" + (f", not read in {version}" if version else "")
-
-    def read_ids(self, config: dict[str, Any]) -> LayerIds:
-        """The engine's argument, where a config is written in its words; a list of the draft's is not read."""
-        found = read_at(config, ARGUMENT)
-        return LayerIds(found.ids or None, found.spelling, unread(config, ARGUMENT))
-
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        n = target.n_layers
-        captured = default_trio(n) if ids.ids is None else tuple(sorted({i + 1 for i in ids.ids}))
-        if problem := self.problem(captured, target, version):
-            raise InputError(f"Cannot serve the ids {list(ids.ids or ())} ({ids.spelling}): {problem}")
-        return captured
-
-    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
-        n = target.n_layers
-        for b in boundaries:
-            if not isinstance(b, int) or not 1 <= b <= n:
-                return f"{self.label} captures outputs of blocks, B(1) to B({n}), and B({b}) is none of them."
-        if any(low >= high for low, high in zip(boundaries, boundaries[1:], strict=False)):
-            return f"{self.label} sorts the ids, so it feeds fc from low to high and once each."
-        return None
-
-    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        return tuple(b - 1 for b in boundaries)
+    shift = 1
+    takes_argument = True
 
     def rules(self, draft: Header) -> Rules:
         """models/modeling_speculative.py."""

@@ -8,15 +8,13 @@ v1/worker/gpu_model_runner.py for runner V1 (`VLLM_USE_V2_MODEL_RUNNER=0`, or no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape, release
-from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, default_trio, first_listed
+from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, first_listed
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, shares
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_slots
-from eagle3lib.errors import InputError
 
 #: models/deepseek_v2.py captures before each block and adds a residual that is None before block 0.
 _NO_EMBEDDING = {
@@ -93,25 +91,10 @@ class VLLM(Engine):
         """The top level first, in the flat form as in speculators' own; null and [] count as absent."""
         return first_listed(config, self.paths)
 
-    def boundaries(self, ids: LayerIds, target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        captured = tuple(sorted(set(ids.ids or default_trio(target.n_layers))))
-        if problem := self.problem(captured, target, version):
-            raise InputError(f"Cannot serve the ids {list(captured)} ({ids.spelling}): {problem}")
-        return captured
-
-    def problem(self, boundaries: Sequence[int], target: TargetShape, version: str | None = None) -> str | None:
-        n, where = target.n_layers, f"{self.label} {version or self.verified}"
-        for b in boundaries:
-            if not isinstance(b, int) or not 0 <= b <= n:
-                return f"{where} has ids 0 to {n} for a target of {n} blocks, and {b} is none of them."
-            if b == 0 and target.architecture in _NO_EMBEDDING:
-                return f"{where} cannot capture B(0): before block 0 deepseek_v2.py adds a None residual."
-        if any(low >= high for low, high in zip(boundaries, boundaries[1:], strict=False)):
-            return f"{where} sorts the ids and drops repeats, so it feeds fc from low to high only."
-        return None
-
-    def encode(self, boundaries: tuple[int, ...], target: TargetShape, version: str | None = None) -> tuple[int, ...]:
-        return boundaries
+    def refused(self, boundary: int, target: TargetShape, version: str | None = None) -> str | None:
+        if boundary == 0 and target.architecture in _NO_EMBEDDING:
+            return "cannot capture B(0): before block 0 deepseek_v2.py adds a None residual."
+        return super().refused(boundary, target, version)
 
     def note(self, target: TargetShape, version: str | None = None) -> str:
         reads = ", then ".join(self.paths)
