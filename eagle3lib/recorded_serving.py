@@ -70,7 +70,7 @@ class ServedRun(_Record):
     name: str
     draft: Literal["trained", "rewired"]
     captured: tuple[int, ...]
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=1, le=64)
     temperature: float = Field(ge=0)
     counters: Counters
     requests: tuple[Request, ...] = Field(min_length=1)

@@ -60,13 +60,14 @@ class Plan:
     prompts: int | None = None
 
 
+#: Raising a number of prompts serves only those that are new.
 PLANS = (
     Plan("K4", "right", 4),
     Plan("K4_again", "right", 4),
-    Plan("K2", "right", 2, prompts=8),
-    Plan("K8", "right", 8, prompts=8),
-    Plan("wrong_K4", "wrong", 4, prompts=4),
-    Plan("rewired_K4", "rewired", 4, prompts=8),
+    Plan("K2", "right", 2, prompts=12),
+    Plan("K8", "right", 8, prompts=12),
+    Plan("wrong_K4", "wrong", 4, prompts=6),
+    Plan("rewired_K4", "rewired", 4, prompts=12),
     Plan("sampled_K4", "right", 4, TEMPERATURE, prompts=10),
 )
 
