@@ -248,7 +248,7 @@ def test_an_empty_nested_list_is_no_default_for_sglang(tmp_path):
 def test_zeros_that_llama_cpp_serves_without_a_word(tmp_path):
     """Id n: B(30) of a target of 30 blocks is not captured, and nothing stops."""
     finding = codes(draft(tmp_path, **top([3, 16, 30])), "llama_cpp")["captures_impossible"]
-    assert finding.severity is FAULT and "zeros in that slot" in finding.meaning
+    assert finding.severity is FAULT and "zeros at first" in finding.meaning
     assert "captures_impossible" not in codes(draft(tmp_path / "b", **top([3, 16, 29])), "llama_cpp")
 
 
@@ -272,3 +272,11 @@ def test_a_version_changes_the_captures(tmp_path):
 
 def test_without_a_depth_nothing_is_claimed(tmp_path):
     assert codes(draft(tmp_path), "sglang", shape=None)["captures_unknown"].severity is NOTE
+
+
+def test_an_input_norm_without_its_flag_stops_llama_cpp(tmp_path):
+    """Seen in a run: wrong number of tensors, expected 15, got 14."""
+    tensors = toys.draft_tensors("concat")
+    finding = codes(draft(tmp_path, tensors), "llama_cpp")["engine_stops"]
+    assert "input_norm.weight" in finding.meaning and "norm_before_fc: true" in finding.meaning
+    assert "engine_stops" not in codes(draft(tmp_path / "b", tensors, norm_before_fc=True), "llama_cpp")

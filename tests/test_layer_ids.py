@@ -108,7 +108,7 @@ def test_ids_for_boundaries(name, boundaries, target, version, ids):
         ("vllm", (16, 3, 28), LLAMA, None, "low to high"),
         ("vllm", (0, 3, 31), KIMI, None, r"cannot capture B\(0\)"),
         ("vllm", (3, 16, 31), LLAMA, None, r"B\(31\) is none"),
-        ("llama_cpp", (3, 16, 30), LLAMA, None, "with zeros"),
+        ("llama_cpp", (3, 16, 30), LLAMA, None, "zeros at first"),
         ("llama_cpp", (3, 16), LLAMA, None, "exactly three"),
         ("tensorrt_llm", (0, 3, 16), LLAMA, None, r"B\(1\) to B\(30\).*B\(0\) is none"),
         ("tensorrt_llm", (16, 3, 28), LLAMA, None, "low to high"),

@@ -133,8 +133,8 @@ class LlamaCpp(Engine):
             return f"exports no layer inputs for {target.architecture}, so fc has nothing to read."
         if boundary == n and target.architecture not in _LAST_STATE:
             return (
-                f"does not capture B({n}) of this target: id {n} runs without an error, on Llama targets with zeros"
-                f" in that slot; the highest id that works is {n - 1}."
+                f"does not capture B({n}) of this target: id {n} runs without an error and feeds that slot what lies in"
+                f" the output buffer, zeros at first; the highest id that works is {n - 1}."
             )
         return super().refused(boundary, target, version)
 
@@ -146,8 +146,6 @@ class LlamaCpp(Engine):
     def rules(self, draft: Header) -> Rules:
         """conversion/llama.py and src/models/eagle3.cpp."""
         drops = [(r"t2d", "the converter leaves it out")]
-        if not draft.raw_config.get("norm_before_fc"):
-            drops.append((r"input_norm\.weight", "config.json does not say norm_before_fc: true at the top level"))
         return Rules(
             {
                 "norm_output": (False, "the state fed back is always the un-normed one"),
@@ -175,6 +173,8 @@ class LlamaCpp(Engine):
         odd = [n for n in draft.tensors if re.search(r"[qk]_norm\.|\.bias$|^fc_norm\.", n)]
         if odd:
             said.append(f"its converter has no name for {odd[0]}" + (f" and {len(odd) - 1} more" if odd[1:] else ""))
+        if "input_norm.weight" in draft.tensors and not draft.raw_config.get("norm_before_fc"):
+            said.append("input_norm.weight counts one tensor too many where config.json lacks norm_before_fc: true")
         if draft.config.get("draft_vocab_size") is None and "fc.weight" in draft.tensors:
             said.append("without draft_vocab_size its converter takes the draft for a plain Llama")
         return said
