@@ -92,14 +92,15 @@ class Investigation:
     def trained(self) -> Derived | None:
         """What fed `fc` in training: stated by the case, else by the draft's ids, else by the layout's rule where a
         dump holds just the slots and the teacher; None where none says."""
+        flags = self.case.training.flags.model_dump()
         if self.case.training.boundaries is not None:
-            return Derived(Wiring(self.case.training.boundaries), "stated in the case")
+            return Derived(Wiring(self.case.training.boundaries, **flags), "stated in the case")
         ids = self.trainer.read_ids(self.draft_config)
         if ids.ids is None or self.shape is None:
             slots, _ = self._by_layout
-            return Derived(Wiring(slots), "the dump layout's own rule") if slots else None
+            return Derived(Wiring(slots, **flags), "the dump layout's own rule") if slots else None
         slots = self.trainer.boundaries(ids, self.shape)
-        return Derived(Wiring(slots), f"{ids.spelling} = {list(ids.ids)} in the draft's config.json")
+        return Derived(Wiring(slots, **flags), f"{ids.spelling} = {list(ids.ids)} in the draft's config.json")
 
     @cached_property
     def served(self) -> Derived | None:
@@ -111,15 +112,18 @@ class Investigation:
         section = self.case.served
         if section is None:
             return None
+        flags = section.flags.model_dump()
         if section.boundaries is not None:
-            return Derived(Wiring(section.boundaries), "stated in the case")
+            return Derived(Wiring(section.boundaries, **flags), "stated in the case")
         if self.shape is None:
             return None
         ids = self.engine.read_ids(self.served_config)
         slots = self.engine.boundaries(ids, self.shape, section.version)
         listed = "no ids" if ids.ids is None else f"ids {list(ids.ids)}"
         version = section.version or self.engine.default_version
-        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them")
+        return Derived(
+            Wiring(slots, **flags), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them"
+        )
 
     @cached_property
     def served_config(self) -> dict:

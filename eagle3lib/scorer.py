@@ -150,6 +150,11 @@ class Scorer:
         return len(self._scores)
 
     @property
+    def looked_at(self) -> set[Slots]:
+        """The candidates that were scored so far, on however few positions."""
+        return {slots for slots, _ in self._scores}
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of the contributions that are held now."""
         return self._kept.bytes
