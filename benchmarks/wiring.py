@@ -49,10 +49,11 @@ WIDE = Shape(7168, 2048, 64, 8, 128, 8192, 1024, torch.float32)  # of Kimi-K2.5'
 
 
 @torch.inference_mode()
-def full_pass(draft: Draft, samples: Sequence[Sample], embeddings: Sequence[torch.Tensor], slots: Slots) -> float:
+def full_pass(draft: Draft, samples: Sequence[Sample], slots: Slots) -> float:
     """Cross-entropy of the recorded tokens, by the whole pass over every pair: nothing is kept or left out."""
     logprobs = []
-    for sample, embedding in zip(samples, embeddings, strict=True):
+    for sample in samples:
+        embedding = draft.embed(sample.token_ids[1 : sample.n_pairs + 1])
         u, _ = forward.first_step(draft, draft.config, fusion.fuse(draft, sample, Wiring(slots)), embedding)
         starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs])
         logprobs.append(forward.choose(draft, u[starts], sample.token_ids[starts + 2]).logprob)
@@ -65,17 +66,16 @@ def against_full_passes(passed: int, console: Console) -> None:
     inv = Investigation(load_case(BUNDLED.parent / "case.toml"), "cpu")
     section = max(inv.sections(), key=lambda s: len(inv.stored_boundaries(s)))
     boundaries, samples, draft = inv.stored_boundaries(section), list(inv.open(section)), inv.draft
-    embeddings = [draft.embed(s.token_ids)[1 : s.n_pairs + 1] for s in samples]
     n = inv.shape.n_layers
     starts = [(2, n // 2, n - 3), inv.served.wiring.slots, spread_evenly(boundaries, 3)]
-    full_pass(draft, samples, embeddings, starts[0])  # warms up
+    full_pass(draft, samples, starts[0])  # warms up
     scorer, began = Scorer(draft, samples), time.process_time()
     ranking = coordinate_search(scorer, boundaries, starts)
     searched = time.process_time() - began
     looked_at = sorted(scorer.looked_at)
     chosen = random.Random(0).sample(looked_at, passed)
     began = time.process_time()
-    scores = {slots: full_pass(draft, samples, embeddings, slots) for slots in chosen}
+    scores = {slots: full_pass(draft, samples, slots) for slots in chosen}
     each = (time.process_time() - began) / passed
     apart = max(abs(scorer.score(slots).cross_entropy_value - nats) for slots, nats in scores.items())
     times = len(looked_at) * each / searched
@@ -112,7 +112,7 @@ def toy_draft(folder: Path, seed: int) -> Draft:
     for weight in (draft.weights.fc, draft.weights.head):
         weight.copy_(torch.randn(weight.shape, generator=source) / weight.shape[1] ** 0.5)
     draft.weights.head.mul_(2)
-    draft.weights.layers[0].attention.o.weight.mul_(0.3)
+    draft.weights.layers[0].o.weight.mul_(0.3)
     return draft
 
 

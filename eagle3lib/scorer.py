@@ -29,14 +29,16 @@ from eagle3lib.sample import Sample
 from eagle3lib.scores import Ranking, Score, Slots
 
 #: Positions of the cheap looks and the share of candidates that each lets through: a glance, then a look.
-RUNGS = ((12, 0.25), (96, 0.3))
-#: A look takes every `STRIDE`-th start, since neighbours say much the same, and so many samples at least, where there
-#: are, since an interval needs them.
-STRIDE, SPREAD = 3, 3
+RUNGS = ((12, 0.13), (64, 0.3))
+#: A look takes every `STRIDE`-th start, since neighbours say much the same, and so many of one sample at most, since
+#: an interval needs several.
+STRIDE, PER_SAMPLE = 3, 22
 #: How many candidates a ranking scores on all positions, at least.
 SURVIVORS = 8
 #: Bytes of slot contributions that are kept; the least recently used go first and are made again on demand.
 KEPT_BYTES = 2**29
+#: Pairs of several candidates that are passed at once.
+BATCH_PAIRS = 1024
 #: Bytes of one [P, H] block: longer lists of samples are scored pack by pack.
 PACK_BYTES = 2**26
 
@@ -119,11 +121,22 @@ class Scorer:
         Raises:
             InputError: if a sample lacks one of the boundaries, or the number of slots is not the draft's.
         """
-        if len(slots) != self.config.n_slots:
-            raise InputError(f"The draft's fc has {self.config.n_slots} slots, {len(slots)} boundaries were given.")
-        if (slots, positions) not in self._scores:
-            self._scores[slots, positions] = self._evaluate(slots, positions)
-        return self._scores[slots, positions]
+        return self.scores([slots], positions)[0]
+
+    def scores(self, candidates: Sequence[Slots], positions: int | None = None) -> list[Score]:
+        """The same of several candidates, some laid end to end where a look is short, which keeps products large."""
+        for slots in candidates:
+            if len(slots) != self.config.n_slots:
+                raise InputError(f"The draft's fc has {self.config.n_slots} slots, {len(slots)} boundaries were given.")
+        if positions not in self._looks:
+            self._looks[positions] = self._look(positions)
+        new = [slots for slots in dict.fromkeys(candidates) if (slots, positions) not in self._scores]
+        pairs = max((sum(pack.lengths) for pack in self._looks[positions]), default=1)
+        some = max(BATCH_PAIRS // pairs, 1)
+        for batch in (new[i : i + some] for i in range(0, len(new), some)):
+            for score in self._evaluate(batch, positions):
+                self._scores[score.slots, positions] = score
+        return [self._scores[slots, positions] for slots in candidates]
 
     def halve(self, candidates: Sequence[Slots], survivors: int) -> list[Slots]:
         """The candidates that are worth scoring on all positions, best first by the last look that was needed.
@@ -133,8 +146,8 @@ class Scorer:
         left = list(candidates)
         for positions, share in RUNGS:
             if len(left) > survivors:
-                left = sorted(left, key=lambda slots: self.score(slots, positions).cross_entropy_value)
-                left = left[: max(survivors, round(share * len(left)))]
+                scores = sorted(self.scores(left, positions), key=lambda score: score.cross_entropy_value)
+                left = [score.slots for score in scores[: max(survivors, round(share * len(left)))]]
         return left
 
     def rank(self, candidates: Sequence[Slots]) -> Ranking:
@@ -160,25 +173,23 @@ class Scorer:
         return self._kept.bytes
 
     @torch.inference_mode()
-    def _evaluate(self, slots: Slots, positions: int | None) -> Score:
-        if positions not in self._looks:
-            self._looks[positions] = self._look(positions)
+    def _evaluate(self, candidates: Sequence[Slots], positions: int | None) -> list[Score]:
         packs, walk = self._looks[positions], enumerate(self.samples)
         n = len(self._told) if positions is None else 1 + max((i for p in packs for i in p.samples), default=-1)
-        sums = np.zeros((n, 4))
+        sums = np.zeros((len(candidates), n, 4))
         for place, pack in enumerate(packs):
-            parts = self._parts(slots, (positions, place), pack, walk)
-            sums[list(pack.samples)] = self._pack_sums(pack, self._fused(parts))
-        return Score(slots, sums)
+            look = (positions, place)
+            g = torch.cat([self._fused(parts) for parts in self._parts(candidates, look, pack, walk)])
+            sums[:, list(pack.samples)] = self._pack_sums(pack, g, self._embedding(look, pack), len(candidates))
+        return [Score(slots, own) for slots, own in zip(candidates, sums, strict=True)]
 
     def _look(self, positions: int | None) -> list[Pack]:
         """Every start in packs, or of the first samples every `STRIDE`-th until there are so many."""
         packs, pairs, left = [], 0, positions
-        quota = None if positions is None else -(-positions // SPREAD)
         most = max(PACK_BYTES // (4 * self.config.hidden_size), 1)
         chosen: list[tuple[int, Tensor]] = []
         for i, (_, starts) in enumerate(self._told):
-            own = starts if quota is None else starts[::STRIDE][: min(left, quota)]
+            own = starts if left is None else starts[::STRIDE][: min(left, PER_SAMPLE)]
             if len(own) == 0:
                 continue
             length = int(own[-1]) + 1
@@ -197,17 +208,24 @@ class Scorer:
         recorded = torch.cat([own_ids[rows + 2] for own_ids, (_, rows) in zip(ids, chosen, strict=True)])
         return Pack(tuple(i for i, _ in chosen), tuple(rows for _, rows in chosen), next_ids, recorded)
 
-    def _pack_sums(self, pack: Pack, g: Float[Tensor, "P H"]) -> np.ndarray:
+    def _embedding(self, look: tuple, pack: Pack) -> Float[Tensor, "P H"]:
+        if (kept := self._kept.get((look, "embedding"))) is None:
+            kept = (self.draft.embed(pack.next_ids),)
+            self._kept.put((look, "embedding"), kept)
+        return kept[0]
+
+    def _pack_sums(self, pack: Pack, g: Float[Tensor, "n*P H"], embedding: Float[Tensor, "P H"], n: int) -> np.ndarray:
+        """[n, samples, 4] of n candidates laid end to end."""
         draft, counts = self.draft, [len(own) for own in pack.rows]
-        embedding = draft.embed(pack.next_ids)
         rows = [own.to(draft.device) for own in pack.rows]
-        u, _ = forward.packed_first_step(draft, self.config, g, embedding, pack.lengths, rows)
-        choices = forward.choose(draft, u, pack.recorded.to(draft.device), self.config)
-        logprob, hits = choices.logprob.cpu().double(), choices.predicted.cpu() == pack.recorded
+        u, _ = forward.packed_first_step(draft, self.config, g, embedding.repeat(n, 1), pack.lengths * n, rows * n)
+        recorded = pack.recorded.repeat(n)
+        choices = forward.choose(draft, u, recorded.to(draft.device), self.config)
+        logprob, hits = choices.logprob.cpu().double(), choices.predicted.cpu() == recorded
         known = logprob.isfinite()
         nats = torch.where(known, -logprob, 0.0)
         columns = torch.stack([nats, known.double(), hits.double(), torch.ones_like(nats)], dim=1)
-        return np.stack([own.sum(0).numpy() for own in columns.split(counts)])
+        return np.stack([own.sum(0).numpy() for own in columns.split(counts * n)]).reshape(n, len(counts), 4)
 
     def _fused(self, parts: Sequence[Part]) -> Float[Tensor, "P H"]:
         g = parts[0][0].clone()
@@ -219,17 +237,20 @@ class Scorer:
             g *= torch.rsqrt(mean_square + self.config.norm_eps)[:, None].to(g.dtype)
         return g if self.draft.weights.fc_bias is None else g + self.draft.weights.fc_bias
 
-    def _parts(self, slots: Slots, look: tuple, pack: Pack, walk: Iterator[tuple[int, Sample]]) -> list[Part]:
+    def _parts(
+        self, candidates: Sequence[Slots], look: tuple, pack: Pack, walk: Iterator[tuple[int, Sample]]
+    ) -> Iterator[list[Part]]:
         """Each slot's contribution, kept or made; `walk` is the evaluation's one pass over the samples."""
-        parts = [self._kept.get((look, slot, boundary)) for slot, boundary in enumerate(slots)]
-        if all(part is not None for part in parts):
-            return parts
-        samples = _these(walk, pack.samples)
-        for slot, boundary in enumerate(slots):
-            if parts[slot] is None:
-                parts[slot] = self._contribution(slot, boundary, samples, pack.lengths)
-                self._kept.put((look, slot, boundary), parts[slot])
-        return parts
+        samples = None
+        for slots in candidates:
+            parts = []
+            for slot, boundary in enumerate(slots):
+                if (part := self._kept.get((look, slot, boundary))) is None:
+                    samples = samples or _these(walk, pack.samples)
+                    part = self._contribution(slot, boundary, samples, pack.lengths)
+                    self._kept.put((look, slot, boundary), part)
+                parts.append(part)
+            yield parts
 
     def _contribution(self, slot: int, boundary: Boundary, samples: Sequence[Sample], lengths: Sequence[int]) -> Part:
         """W_s h[b] of every pair, and the row sums of h²."""

@@ -8,7 +8,6 @@ from itertools import permutations, product
 
 import torch
 
-from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.rollout import rollout
@@ -19,10 +18,10 @@ from eagle3lib.scores import Ranking, Score, Slots
 #: How many wirings that tie at step 0 are put in order by later steps.
 ORDERED_TIES = 4
 #: Of a move's candidates so many at least reach the last cheap look, by which moves are judged.
-LEADERS = 5
-#: Positions of the two looks, and by how many nats a glance must put a wiring behind another to tell them apart.
+LEADERS = 4
+#: Positions of the two looks, and by how many nats a token a glance must put a wiring behind to tell it apart.
 (GLANCE, _), (LOOK, _) = RUNGS
-CLEAR = 0.25
+CLEAR = 0.5
 
 
 def every_wiring(boundaries: Sequence[Boundary], n_slots: int) -> list[Slots]:
@@ -37,7 +36,7 @@ def every_permutation(slots: Slots) -> list[Slots]:
 
 def rank_fully(scorer: Scorer, candidates: Sequence[Slots]) -> Ranking:
     """Every candidate on every position, best first."""
-    scores = sorted((scorer.score(slots) for slots in candidates), key=_nats)
+    scores = sorted(scorer.scores(candidates), key=_nats)
     return Ranking(tuple(scores), len(scores), len(scores))
 
 
@@ -70,9 +69,7 @@ def coordinate_search(scorer: Scorer, boundaries: Sequence[Boundary], starts: Se
     best = None
     while best is not (found := min(full.values(), key=_nats)):
         best = found
-        for near in _neighbours(best.slots, boundaries):
-            if near not in full and _may_tie(scorer, near, best.slots):
-                full[near] = scorer.score(near)
+        full |= {score.slots: score for score in scorer.scores(_may_tie(scorer, best.slots, boundaries))}
     scores = sorted(full.values(), key=_nats)
     return Ranking(tuple(scores), scorer.evaluations - before, len(boundaries) ** len(starts[0]))
 
@@ -104,13 +101,12 @@ def _neighbours(slots: Slots, boundaries: Sequence[Boundary]) -> list[Slots]:
     return list(dict.fromkeys([*changes, *every_permutation(slots)]))
 
 
-def _may_tie(scorer: Scorer, near: Slots, best: Slots) -> bool:
-    """Whether no cheap look tells it from the best. A slot that is worth nothing ties with every boundary."""
-
-    def excess(positions: int) -> Estimate:
-        return scorer.score(near, positions).excess(scorer.score(best, positions))
-
-    return excess(GLANCE).low <= CLEAR and excess(LOOK).low <= 0
+def _may_tie(scorer: Scorer, best: Slots, boundaries: Sequence[Boundary]) -> list[Slots]:
+    """The neighbours that no cheap look tells from the best. A slot that is worth nothing ties with every boundary."""
+    glance, look = scorer.score(best, GLANCE), scorer.score(best, LOOK)
+    glances = scorer.scores(_neighbours(best, boundaries), GLANCE)
+    looks = scorer.scores([score.slots for score in glances if _nats(score) < _nats(glance) + CLEAR], LOOK)
+    return [score.slots for score in looks if score.excess(look).low <= 0]
 
 
 def _nats(score: Score) -> float:

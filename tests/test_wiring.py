@@ -175,16 +175,15 @@ def test_a_dead_slot_ties_however_many_boundaries_there_are(tmp_path):
     assert len(ranking.ties) == len(many)
 
 
-def test_a_look_takes_few_starts_of_several_samples(draft):
-    """Every third start of the first samples, a third of the positions from each; all where there are not so many."""
+def test_a_look_takes_few_starts_of_the_first_samples(draft, monkeypatch):
+    """Every third start, so many of one sample at most, until there are enough; all where there are not so many."""
     samples = [toys.make_sample(seed, name=str(seed)) for seed in range(5)]
+    monkeypatch.setattr(scorer_room, "PER_SAMPLE", 4)
     scorer = Scorer(draft, samples)
-    assert scorer.score(toys.SLOTS, 9).sums[:, 3].tolist() == [3, 3, 3]
-    starts = sum(len(turn.starts) for turn in samples[0].turns)
-    assert scorer.score(toys.SLOTS, 1000).sums[:, 3].tolist() == [-(-starts // 3)] * 5
+    assert scorer.score(toys.SLOTS, 9).sums[:, 3].tolist() == [4, 4, 1]
+    assert scorer.score(toys.SLOTS, 1000).sums[:, 3].tolist() == [4] * 5
     found = rollout(draft, samples[0], Wiring(toys.SLOTS), 1)
-    hits = found.hit[:, 0][::3][:3]
-    assert scorer.score(toys.SLOTS, 9).sums[0, 2] == int(hits.sum())
+    assert scorer.score(toys.SLOTS, 9).sums[0, 2] == int(found.hit[::3, 0][:4].sum())
 
 
 @pytest.mark.parametrize("input_norm", INPUT_NORMS)
