@@ -135,7 +135,7 @@ def answers_table(answers: Mapping[str, Answer]) -> pd.DataFrame:
     """One row an answer: values and the ends of their intervals."""
     rows = []
     for name, answer in answers.items():
-        row = {"": name, "wiring": str(answer.wiring), "tokens": answer.tokens}
+        row = {"name": name, "wiring": str(answer.wiring), "tokens": answer.tokens}
         for column in ("accuracy", "cross_entropy", "excess", "length"):
             estimate = getattr(answer, column)
             row |= {column: estimate.value, f"{column}_low": estimate.low, f"{column}_high": estimate.high}

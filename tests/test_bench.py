@@ -12,6 +12,8 @@ import torch
 import toys
 from bundled import CASE
 
+from eagle3lib import bench as bench_room
+from eagle3lib import plots, widgets
 from eagle3lib.acceptance import acceptance
 from eagle3lib.bench import QUICK_SAMPLES, QUICK_TOKENS, Bench, allowed_flags, first_tokens, state
 from eagle3lib.boundaries import Wiring
@@ -109,6 +111,16 @@ def test_the_best_is_no_nats_above_itself(tmp_path):
     assert bench.quick(bench.best).excess.value == 0
 
 
+def test_the_static_figure_shows_every_wiring(tmp_path):
+    """Three panels with a row a wiring, from the table of quick answers."""
+    bench = Bench(tamed(tmp_path), samples(), range(6), Wiring((4, 1, 3)), STEPS)
+    table = bench.table({"best": bench.best, "served": Wiring((1, 3, 5))})
+    figure = plots.bench(table, "title")
+    assert len(figure.axes) == 3
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["best  [4, 1, 3]", "served  [1, 3, 5]"]
+    assert list(table["excess"])[0] == 0
+
+
 def test_the_quick_answer_is_on_the_first_tokens(draft):
     """Of the first samples that have any, cut behind the last predicted token; step 0 is as in the whole sample."""
     several = samples()
@@ -189,6 +201,33 @@ def test_a_misspelt_flag_is_refused(tmp_path):
     (tmp_path / "case.toml").write_text(text.replace("norm_output", "norm_outptu"), encoding="utf-8")
     with pytest.raises(InputError, match=r"served.flags.norm_outptu is no field"):
         load_case(tmp_path / "case.toml")
+
+
+def test_the_widgets_answer_a_change_refine_it_and_write_it(tmp_path, monkeypatch):
+    """A changed slot is answered at once and refined to every sample in the background; the button writes the state."""
+    shown = []
+    monkeypatch.setattr(widgets, "display", lambda *given: shown.extend(given))
+    monkeypatch.setattr(bench_room, "QUICK_TOKENS", 20)
+    bench = Bench(tamed(tmp_path / "draft"), samples(), range(6), Wiring((4, 1, 3)), STEPS)
+    file = tmp_path / "out" / "case.toml"
+    widgets.wiring_bench(bench, load_case(CASE), file)
+    slots, flags, answers, write, text = shown
+    assert [dropdown.description for dropdown in flags.children] == [
+        "norm before residual", "norm output", "norm head", "position offset",
+    ]  # fmt: skip
+    slots.children[0].value = 0
+    flags.children[1].value = True
+    wiring = Wiring((0, 1, 3), norm_output=True)
+    assert str(wiring) in answers.value
+    assert "norm_output = true" in text.value
+    refined = bench.refined(wiring)
+    limit = time.monotonic() + 30
+    while f"<td>{refined.tokens}</td>" not in answers.value and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert str(refined.length) in answers.value
+    assert str(bench.quick(wiring).cross_entropy) in answers.value, "the quick answer stays beside"
+    write.click()
+    assert Investigation(load_case(file), "cpu").served.wiring == wiring
 
 
 def bundled_bench() -> tuple[Investigation, Bench]:

@@ -3,11 +3,12 @@
 from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, survival
 from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
 from eagle3lib.plots.weights import slot_columns, weight_scales
-from eagle3lib.plots.wirings import accuracy_by_truth, ranking, slot_heat_map
+from eagle3lib.plots.wirings import accuracy_by_truth, bench, ranking, slot_heat_map
 
 __all__ = [
     "accuracy_by_truth",
     "along_sequence",
+    "bench",
     "lengths",
     "norm_histogram",
     "norm_profile",
