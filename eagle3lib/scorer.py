@@ -11,7 +11,6 @@ A candidate may be looked at on few positions first, and on all only when it sur
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from eagle3lib import forward, fusion
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.errors import InputError
+from eagle3lib.kept import Kept
 from eagle3lib.norm import rms_norm
 from eagle3lib.sample import Sample
 from eagle3lib.scores import Ranking, Score, Slots
@@ -65,29 +65,6 @@ class Pack:
     def lengths(self) -> list[int]:
         """Pairs of each sample."""
         return [int(own[-1]) + 1 for own in self.rows]
-
-
-class Kept:
-    """Tensors under a budget of bytes: beyond it the least recently used are dropped."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget, self.bytes = budget, 0
-        self._held: OrderedDict[object, tuple[Tensor, ...]] = OrderedDict()
-
-    def get(self, key: object) -> tuple[Tensor, ...] | None:
-        """What was kept, None where it was not or was dropped."""
-        if key in self._held:
-            self._held.move_to_end(key)
-        return self._held.get(key)
-
-    def put(self, key: object, value: tuple[Tensor, ...]) -> None:
-        """Keep it, unless it alone is beyond the budget."""
-        if _bytes(value) > self.budget:
-            return
-        self._held[key] = value
-        self.bytes += _bytes(value)
-        while self.bytes > self.budget:
-            self.bytes -= _bytes(self._held.popitem(last=False)[1])
 
 
 class Scorer:
@@ -280,7 +257,3 @@ def _these(walk: Iterator[tuple[int, Sample]], places: Sequence[int]) -> list[Sa
         if i == places[-1]:
             return found
     raise ValueError("the samples of a scorer are walked again and again; give a list or a dump, not a generator")
-
-
-def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

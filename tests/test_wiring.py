@@ -17,9 +17,9 @@ from eagle3lib import wiring
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.errors import InputError
+from eagle3lib.kept import Kept
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
-from eagle3lib.scorer import Kept
 from eagle3lib.wiring import Scorer, coordinate_search, every_permutation, every_wiring
 
 BOUNDARIES = tuple(range(toys.N_LAYERS + 1))
