@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from eagle3lib.boundaries import Boundary, parse_boundary
+from eagle3lib.boundaries import Boundary, Wiring, parse_boundary
 from eagle3lib.errors import InputError
 
 BoundaryField = Annotated[Boundary, BeforeValidator(parse_boundary)]
@@ -35,11 +35,20 @@ class TargetSection(Section):
     n_layers: int | None = Field(default=None, ge=1)
 
 
+#: The flags of a wiring, where the pass was another than the draft's config says.
+Flags = create_model(
+    "Flags",
+    __base__=Section,
+    **{name: (hint, None) for name, hint in get_type_hints(Wiring).items() if name != "slots"},
+)
+
+
 class TrainingSection(Section):
     """What the trainer did and claimed. Fields that are stated here win over what files imply."""
 
     record: Path | None = None  # the trainer's counts, as in data/smollm2/training.json
     boundaries: tuple[BoundaryField, ...] | None = None  # what fed fc, slot by slot
+    flags: Flags = Flags()  # of the pass in training, such as norm_output = true
     teacher: BoundaryField | None = None  # what the labels came from
     full_acc: tuple[float, ...] | None = None  # the claimed accuracy by step
 
@@ -81,6 +90,7 @@ class ServedSection(Section):
     version: str | None = None
     config: Path | None = None  # the draft's config.json as served, if it is another than the draft's own
     boundaries: tuple[BoundaryField, ...] | None = None  # what it captured, where that was seen in a log
+    flags: Flags = Flags()  # of the pass in serving
     steps: int | None = Field(default=None, ge=1)  # draft length K
     acceptance_length: float | None = Field(default=None, ge=1)  # as the engine printed it, bonus included
     recorded: Path | None = None  # rounds of a real engine beside their replay, as data/smollm2/served.json

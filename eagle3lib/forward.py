@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -55,6 +55,12 @@ class Prefix:
     layers: list[Keys]
     length: int
     steps: int = 1  # done
+
+    def keep(self, rows: Bool[Tensor, " R"]) -> None:
+        """Go on with some of the chains only: the others' keys are dropped."""
+        for keys in self.layers:
+            keys.chain_k = [k[:, rows] for k in keys.chain_k]
+            keys.chain_v = [v[:, rows] for v in keys.chain_v]
 
 
 def first_step(
@@ -193,6 +199,42 @@ def branch_step(
         )
         u = layer.layer_output(config, w, residual, out)
     prefix.steps += 1
+    return u
+
+
+def packed_next_step(
+    draft: Draft,
+    config: DraftConfig,
+    g: Float[Tensor, "R H"],
+    embedding: Float[Tensor, "R H"],
+    prefixes: Sequence[Prefix],
+    positions: Sequence[Int[Tensor, " r"]],
+) -> Float[Tensor, "R H"]:
+    """Step k >= 1 of some pairs of several sequences laid end to end, as `packed_first_step`.
+
+    Args:
+        g: fed-back states; `embedding[i]` is that of x[i + 1 + k], both in the order of `positions`.
+        positions: of each sequence, the pairs whose chains go on: those that its prefix keeps (see `Prefix.keep`).
+    """
+    step, counts = prefixes[0].steps, [len(own) for own in positions]
+    turned = [_turns(config, own, step, prefix.length) for own, prefix in zip(positions, prefixes, strict=True)]
+    turns = tuple(torch.cat(parts) for parts in zip(*turned, strict=True))
+    u = g
+    for i, w in enumerate(draft.weights.layers):
+        x, residual = layer.layer_input(config, w, u, embedding if i == 0 else None)
+        q = layer.queries(config, w, x, turns).split(counts, dim=1)
+        k, v = (own.split(counts, dim=1) for own in layer.keys_values(config, w, x, turns))
+        scale, seen, outs = layer.score_scale(config), config.chain_window(i, step), []
+        for j, (own, prefix) in enumerate(zip(positions, prefixes, strict=True)):
+            keys = prefix.layers[i]
+            keys.chain_k.append(k[j])
+            keys.chain_v.append(v[j])
+            out, lse = attention.rows(q[j], own, keys.k, keys.v, scale, config.window(i, step))
+            chain_k, chain_v = torch.stack(keys.chain_k[-seen:], dim=2), torch.stack(keys.chain_v[-seen:], dim=2)
+            outs.append(attention.with_chain(out, lse, q[j], chain_k, chain_v, scale))
+        u = layer.layer_output(config, w, residual, torch.cat(outs, dim=1))
+    for prefix in prefixes:
+        prefix.steps += 1
     return u
 
 

@@ -105,19 +105,20 @@ class Investigation:
     def trained(self) -> Derived | None:
         """What fed `fc` in training: stated by the case, else by the draft's ids, else by the layout's rule where a
         dump holds just the slots and the teacher; None where none says."""
+        flags = self.case.training.flags.model_dump()
         if self.case.training.boundaries is not None:
-            return Derived(Wiring(self.case.training.boundaries), "stated in the case")
+            return Derived(Wiring(self.case.training.boundaries, **flags), "stated in the case")
         trainer = self.trainer
         ids = trainer.read_ids(self.draft_config)
         if self.shape is None or (ids.ids is None and not trainer.fixed):
             slots, _ = self._by_layout
-            return Derived(Wiring(slots), "the dump layout's own rule") if slots else None
+            return Derived(Wiring(slots, **flags), "the dump layout's own rule") if slots else None
         slots = trainer.boundaries(ids, self.shape)
         if trainer.fixed:
-            return Derived(Wiring(slots), f"{trainer.label}'s own, without ids")
+            return Derived(Wiring(slots, **flags), f"{trainer.label}'s own, without ids")
         listed = f"{ids.spelling} = {list(ids.ids)} in the draft's config.json"
         assumed = "" if self.trainer_is_told else ", which neither the case nor its form names as the trainer"
-        return Derived(Wiring(slots), f"{listed}, as {trainer.label} reads them{assumed}")
+        return Derived(Wiring(slots, **flags), f"{listed}, as {trainer.label} reads them{assumed}")
 
     @cached_property
     def served_ids(self) -> LayerIds | None:
@@ -141,15 +142,18 @@ class Investigation:
         """What feeds `fc` in serving: stated by the case, else by the engine's reading of the served config. None
         where neither says, or where that reading feeds no boundaries: see `served_trouble`."""
         section, ids = self.case.served, self.served_ids
+        flags = section.flags.model_dump() if section is not None else {}
         if section is not None and section.boundaries is not None:
-            return Derived(Wiring(section.boundaries), "stated in the case")
+            return Derived(Wiring(section.boundaries, **flags), "stated in the case")
         if ids is None or self.served_trouble:
             return None
         slots = self.engine.boundaries(ids, self.shape, section.version)
         listed = "no ids" if ids.ids is None else f"ids {list(ids.ids)}"
         passed = f", passing over {' and '.join(ids.ignored)}" if ids.ignored else ""
         version = section.version or self.engine.default_version
-        return Derived(Wiring(slots), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them{passed}")
+        return Derived(
+            Wiring(slots, **flags), f"{listed} ({ids.spelling}), as {self.engine.label} {version} reads them{passed}"
+        )
 
     @cached_property
     def served_config(self) -> dict:

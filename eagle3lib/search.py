@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eagle3lib.boundaries import Boundary
 from eagle3lib.case import DumpSection
 from eagle3lib.investigation import Investigation
-from eagle3lib.wiring import Ranking, Scorer, Slots, coordinate_search, every_wiring, order_ties
+from eagle3lib.scorer import Scorer
+from eagle3lib.scores import Ranking, Slots
+from eagle3lib.wiring import coordinate_search, every_wiring, order_ties
 
 #: Up to this many candidates every one is tried.
 EXHAUSTIVE = 1000
@@ -56,8 +59,9 @@ def exhaustive(inv: Investigation) -> Search | None:
 def without_hints(inv: Investigation) -> Search | None:
     """Coordinate search on the greedy dump with most boundaries, where there are too many wirings to try all.
 
-    It starts from the engines' common default, B(2), B(n/2), B(n-3), and from the served wiring. Wirings that
-    tie at step 0 are put in the order of their first `TIE_STEPS` steps.
+    It starts from the engines' common default, B(2), B(n/2), B(n-3), from the served wiring, and from boundaries
+    spread evenly from the first to the last. Wirings that tie at step 0 are put in the order of their first
+    `TIE_STEPS` steps.
     """
     section = max(inv.sections(), key=lambda s: _candidates(inv, s), default=None)
     if section is None or _candidates(inv, section) <= EXHAUSTIVE:
@@ -67,10 +71,18 @@ def without_hints(inv: Investigation) -> Search | None:
     if inv.shape:
         starts.insert(0, (2, inv.shape.n_layers // 2, inv.shape.n_layers - 3))
     starts = [slots for slots in starts if len(slots) == n_slots and set(slots) <= set(boundaries)]
+    starts = list(dict.fromkeys([*starts, spread_evenly(boundaries, n_slots)]))
     scorer = Scorer(inv.draft, inv.open(section))
-    ranking = coordinate_search(scorer, boundaries, starts or [boundaries[:n_slots]])
+    ranking = coordinate_search(scorer, boundaries, starts)
     ranking = order_ties(ranking, inv.draft, scorer.samples, TIE_STEPS)
     return Search(ranking, scorer, section.name, boundaries)
+
+
+def spread_evenly(boundaries: Sequence[Boundary], n_slots: int) -> Slots:
+    """So many of the stored boundaries, from the first to the last at even distances; the last alone for one slot."""
+    if n_slots == 1:
+        return (boundaries[-1],)
+    return tuple(boundaries[i * (len(boundaries) - 1) // (n_slots - 1)] for i in range(n_slots))
 
 
 def _candidates(inv: Investigation, section: DumpSection) -> int:

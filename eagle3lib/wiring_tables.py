@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from eagle3lib.boundaries import Boundary, Wiring
-from eagle3lib.wiring import Ranking, Score, Scorer, Slots
+from eagle3lib.scorer import Scorer
+from eagle3lib.scores import Ranking, Score, Slots
 
 
 def ranking_table(ranking: Ranking, roles: Mapping[Slots, str], rows: int | None = None) -> pd.DataFrame:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import toys
 
+from eagle3lib import scorer as scorer_room
 from eagle3lib import wiring
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.errors import InputError
+from eagle3lib.kept import Kept
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
 from eagle3lib.wiring import Scorer, coordinate_search, every_permutation, every_wiring
@@ -170,11 +175,66 @@ def test_a_dead_slot_ties_however_many_boundaries_there_are(tmp_path):
     assert len(ranking.ties) == len(many)
 
 
-def test_the_cheap_look_takes_every_fourth_start(draft):
-    """The cheap look counts a fourth of the starts of each sample, rounded up."""
-    sample = toys.make_sample()
-    starts = sum(len(turn.starts) for turn in sample.turns)
-    assert Scorer(draft, [sample]).score(toys.SLOTS, coarse=True).sums[0, 3] == -(-starts // 4)
+def test_a_look_takes_few_starts_of_the_first_samples(draft, monkeypatch):
+    """Every third start, so many of one sample at most, until there are enough; all where there are not so many."""
+    samples = [toys.make_sample(seed, name=str(seed)) for seed in range(5)]
+    monkeypatch.setattr(scorer_room, "PER_SAMPLE", 4)
+    scorer = Scorer(draft, samples)
+    assert scorer.score(toys.SLOTS, 9).sums[:, 3].tolist() == [4, 4, 1]
+    assert scorer.score(toys.SLOTS, 1000).sums[:, 3].tolist() == [4] * 5
+    found = rollout(draft, samples[0], Wiring(toys.SLOTS), 1)
+    assert scorer.score(toys.SLOTS, 9).sums[0, 2] == int(found.hit[::3, 0][:4].sum())
+
+
+@pytest.mark.parametrize("input_norm", INPUT_NORMS)
+def test_scores_do_not_depend_on_what_is_kept_or_packed(input_norm, tmp_path, monkeypatch):
+    """With no byte kept, and with one sample a pack, sums are those of one pack with everything kept; 1e-5."""
+    draft = load_draft(toys.write_draft(tmp_path, input_norm=input_norm), device="cpu")
+    samples = [toys.make_sample(seed, length=30 + seed, name=str(seed)) for seed in range(4)]
+    samples.insert(1, toys.make_sample(turns=(), name="silent"))
+    whole = Scorer(draft, samples)
+    block = 40 * toys.HIDDEN * 4
+    monkeypatch.setattr(scorer_room, "PACK_BYTES", block)
+    small = Scorer(draft, samples, kept=5 * block)
+    nothing = Scorer(draft, samples, kept=0)
+    for slots in ((0, 2, 3), (5, 5, 1), (0, 2, 3), (4, 2, 1), (3, 2, 1)):
+        for positions in (None, 12):
+            sums = whole.score(slots, positions).sums
+            np.testing.assert_allclose(small.score(slots, positions).sums, sums, rtol=1e-5)
+            np.testing.assert_allclose(nothing.score(slots, positions).sums, sums, rtol=1e-5)
+    assert nothing.kept_bytes == 0
+    assert 0 < small.kept_bytes <= 5 * block < whole.kept_bytes
+
+
+def test_the_least_recently_used_contribution_goes_first():
+    """Under a budget of two."""
+    kept, one = Kept(8), (torch.zeros(1),)
+    kept.put("a", one), kept.put("b", one), kept.get("a"), kept.put("c", one)
+    assert [kept.get(key) is not None for key in "abc"] == [True, False, True]
+    kept.put("large", (torch.zeros(3),))
+    assert kept.get("large") is None
+    assert kept.bytes == 8
+
+
+def test_samples_are_read_again_and_not_held(draft):
+    """States are gone once they are used, a dump's files are opened anew; a generator is refused."""
+    alive = weakref.WeakSet()
+
+    class Streamed:
+        def __iter__(self):
+            for seed in range(3):
+                sample = toys.make_sample(seed, name=str(seed))
+                alive.update(sample.states.values())
+                yield sample
+
+    scorer = Scorer(draft, Streamed())
+    held = Scorer(draft, list(Streamed()))
+    alive.clear()
+    assert (scorer.score(toys.SLOTS).sums == held.score(toys.SLOTS).sums).all()
+    gc.collect()
+    assert not alive
+    with pytest.raises(ValueError, match="not a generator"):
+        Scorer(draft, iter([toys.make_sample()])).score(toys.SLOTS)
 
 
 def test_a_sample_without_a_start_counts_nothing(draft):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from eagle3lib.acceptance import Acceptance
 from eagle3lib.bootstrap import Estimate
-from eagle3lib.boundaries import Boundary, Wiring
+from eagle3lib.boundaries import Wiring, boundary_name
 from eagle3lib.ecosystems import Engine, LayerIds
 from eagle3lib.findings import Finding, Severity
+from eagle3lib.search import Search
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
 
@@ -83,13 +82,37 @@ def check_wiring(
     )
 
 
-def check_training_wiring(trained: Wiring, best: Sequence[tuple[Boundary, ...]], candidates: int) -> Finding:
-    """The wiring that the files imply is the one that fits the states best, or ties with it."""
+def check_training_wiring(trained: Wiring, exhaustive: Search | None, deep: Search | None) -> list[Finding]:
+    """Whether the wiring that the files imply fits the states best, or ties with what does, by the search that had most
+    boundaries to choose from; and whether two searches agree as far as both could."""
+    judged = deep or exhaustive
+    if judged is None:
+        return []
+    findings = [_trained_or_better(trained, judged)]
+    if exhaustive and deep:
+        findings += _disagreement(exhaustive, deep)
+    return findings
+
+
+def _trained_or_better(trained: Wiring, judged: Search) -> Finding:
+    best, candidates = [score.slots for score in judged.ranking.ties], judged.ranking.candidates
     evidence = {
         "trained": list(trained.slots),
         "best": [list(slots) for slots in best],
         "candidates": candidates,
+        "dump": judged.dump,
     }
+    missing = [b for b in dict.fromkeys(trained.slots) if b not in judged.boundaries]
+    if missing:
+        names = ", ".join(map(boundary_name, missing))
+        return Finding(
+            "wiring.not_captured",
+            NOTE,
+            f"Cannot tell whether {trained} fits best: the dump {judged.dump!r} lacks {names}",
+            f"Of the boundaries that it holds, {Wiring(best[0])} fits best.",
+            f"Capture {names} on the same tokens.",
+            evidence,
+        )
     if trained.slots in best:
         ties = "" if len(best) == 1 else f", tied with {len(best) - 1} others"
         return Finding(
@@ -107,6 +130,38 @@ def check_training_wiring(trained: Wiring, best: Sequence[tuple[Boundary, ...]],
         "Check how the training data was captured; state the true boundaries in the case.",
         evidence,
     )
+
+
+def _disagreement(exhaustive: Search, deep: Search) -> list[Finding]:
+    """Nothing where a wiring is best or tied in both searches; otherwise which of two reasons there may be."""
+    few, many = ([score.slots for score in s.ranking.ties] for s in (exhaustive, deep))
+    if set(few) & set(many):
+        return []
+    within = [slots for slots in many if set(slots) <= set(exhaustive.boundaries)]
+    evidence = {exhaustive.dump: [list(slots) for slots in few], deep.dump: [list(slots) for slots in many]}
+    if within:
+        return [
+            Finding(
+                "wiring.searches_disagree",
+                RISK,
+                f"The dump {exhaustive.dump!r} fits {Wiring(few[0])} best, the dump {deep.dump!r} {Wiring(many[0])}",
+                f"Both hold what {Wiring(within[0])} needs, so one draft should fit both alike: the boundaries of one"
+                " are misstated, or one holds few tokens.",
+                "Look at the placement of both dumps' states; state the true boundaries in the case.",
+                evidence,
+            )
+        ]
+    missing = [b for b in dict.fromkeys(many[0]) if b not in exhaustive.boundaries]
+    names = ", ".join(map(boundary_name, missing))
+    return [
+        Finding(
+            "wiring.search_needs_more",
+            NOTE,
+            f"{Wiring(many[0])} fits best, and the dump {exhaustive.dump!r} lacks {names}",
+            f"The best that could be tried there, {Wiring(few[0])}, is only the best of what was captured.",
+            evidence=evidence,
+        )
+    ]
 
 
 #: Below so many trials a conditional rate is not shown as evidence.

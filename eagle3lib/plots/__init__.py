@@ -4,7 +4,7 @@ from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, surv
 from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
 from eagle3lib.plots.weights import slot_columns, weight_scales
 from eagle3lib.plots.where import by_slice, over_training, token_classes, what_a_draft_token_buys
-from eagle3lib.plots.wirings import accuracy_by_truth, ranking, slot_heat_map
+from eagle3lib.plots.wirings import accuracy_by_truth, bench, ranking, slot_heat_map
 
 __all__ = [
     "by_slice",
@@ -13,6 +13,7 @@ __all__ = [
     "what_a_draft_token_buys",
     "accuracy_by_truth",
     "along_sequence",
+    "bench",
     "lengths",
     "norm_histogram",
     "norm_profile",

@@ -69,3 +69,21 @@ def ranking(rows: pd.DataFrame, title: str) -> Figure:
     axes.set_xlabel("cross-entropy above the best, nats a token (paired 95 % interval)")
     axes.set_title(title)
     return figure
+
+
+def bench(table: pd.DataFrame, title: str) -> Figure:
+    """Accuracy, cross-entropy and acceptance length of a few wirings with their intervals (`Bench.table`)."""
+    figure, panels = figure_of(0.35 * len(table) + 1.3, 3, sharey=True)
+    labels = {"accuracy": "accuracy", "cross_entropy": "cross-entropy, nats a token", "length": "acceptance length"}
+    y = np.arange(len(table))
+    for axes, (column, label) in zip(panels, labels.items(), strict=True):
+        value, low, high = (table[name] for name in (column, f"{column}_low", f"{column}_high"))
+        axes.errorbar(value, y, xerr=np.abs([value - low, high - value]), fmt="none", ecolor=NEUTRAL, lw=1)
+        for i, name in enumerate(table["name"]):
+            colour, marker, _ = STYLES.get(name, (NEUTRAL, "o", "-"))
+            axes.plot(value.iloc[i], i, marker, color=colour)
+        axes.set_xlabel(label)
+    panels[0].set_yticks(y, [f"{row['name']}  {row['wiring']}" for _, row in table.iterrows()])
+    panels[0].invert_yaxis()
+    figure.suptitle(title, x=0.01, ha="left")
+    return figure

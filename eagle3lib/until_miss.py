@@ -1,0 +1,70 @@
+"""Rollouts that follow each chain up to its first miss: all that an acceptance length needs, in less time.
+
+Step 0 is made where a round may start and nowhere else, and step k only of the chains that were right so far, several
+samples laid end to end. After its first miss a chain counts as missed at every step, with probability 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from eagle3lib import forward, fusion
+from eagle3lib.boundaries import Wiring
+from eagle3lib.checkpoint import Draft
+from eagle3lib.rollout import Rollout
+from eagle3lib.sample import Sample
+
+
+@torch.inference_mode()
+def rollout_until_miss(draft: Draft, samples: Sequence[Sample], wiring: Wiring, steps: int) -> list[Rollout]:
+    """Of each sample that has a start, the rollout of `steps` steps; survival and step 0 are those of `rollout`.
+
+    Raises:
+        InputError: as `fusion.fuse`.
+    """
+    config, device = draft.config.under(wiring), draft.device
+    pairs = [(sample, found) for sample in samples if len((found := _blank(sample, steps)).starts)]
+    if not pairs:
+        return []
+    samples, blank = [sample for sample, _ in pairs], [found for _, found in pairs]
+    g = torch.cat([fusion.fuse(draft, sample, wiring) for sample in samples])
+    embeddings = [draft.embed(sample.token_ids) for sample in samples]  # [T, H] each
+    lengths = [sample.n_pairs for sample in samples]
+    first = torch.cat([e[1 : n + 1] for e, n in zip(embeddings, lengths, strict=True)])
+    own = [found.starts.to(device) for found in blank]
+    u, prefixes = forward.packed_first_step(draft, config, g, first, lengths, own)
+    rows = [torch.arange(len(found.starts)) for found in blank]  # of the chains that go on
+    for k in range(steps):
+        counts = [len(r) for r in rows]
+        recorded = torch.cat([found.recorded[r, k] for found, r in zip(blank, rows, strict=True)])
+        choices = forward.choose(draft, u, recorded.to(device), config)
+        told = zip(choices.predicted.cpu().split(counts), choices.logprob.cpu().split(counts), strict=True)
+        for found, r, (predicted, logprob) in zip(blank, rows, told, strict=True):
+            found.predicted[r, k], found.logprob[r, k] = predicted, logprob
+            found.hit[r, k] = predicted == found.recorded[r, k]
+        if k + 1 == steps:
+            break
+        going = [found.hit[r, k] & found.valid[r, k + 1] for found, r in zip(blank, rows, strict=True)]
+        if not torch.cat(going).any():
+            break
+        u = forward.feedback(draft, config, u[torch.cat(going).to(device)])
+        rows = [r[g] for r, g in zip(rows, going, strict=True)]
+        for prefix, kept in zip(prefixes, going, strict=True):
+            prefix.keep(kept.to(device))
+        pairs = [found.starts[r].to(device) for found, r in zip(blank, rows, strict=True)]
+        embedding = torch.cat([e[p + 2 + k] for e, p in zip(embeddings, pairs, strict=True)])
+        u = forward.packed_next_step(draft, config, u, embedding, prefixes, pairs)
+    return blank
+
+
+def _blank(sample: Sample, steps: int) -> Rollout:
+    """The sample's starts and recorded tokens, with no prediction yet."""
+    where = [(t, i, turn.end) for i, turn in enumerate(sample.turns) for t in turn.starts if t < sample.n_pairs]
+    starts, turns, ends = torch.tensor(where, dtype=torch.long).reshape(-1, 3).unbind(1)
+    at = starts[:, None] + 2 + torch.arange(steps)  # [n, K]
+    valid = at < ends[:, None]
+    recorded = torch.where(valid, sample.token_ids[at.clamp_max(len(sample.token_ids) - 1)], -1)
+    predicted, logprob = torch.full_like(at, -1), torch.full(at.shape, -torch.inf)
+    return Rollout(sample.name, starts, turns, recorded, predicted, torch.zeros_like(valid), logprob, valid)
