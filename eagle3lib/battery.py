@@ -138,11 +138,21 @@ def common_boundaries(samples: Sequence[Sample]) -> tuple[Boundary, ...]:
     return tuple(sorted(held, key=lambda b: (b == FINAL_NORMED, b)))
 
 
-def look(samples: Sequence[Sample], positions: int) -> list[Sample]:
-    """Whole samples, spread evenly over all, that hold so many starts between them."""
-    starts = [sum(len(turn.starts) for turn in sample.turns) for sample in samples]
-    wanted = min(len(samples), max(1, round(positions * len(samples) / max(sum(starts), 1))))
-    return [samples[i * len(samples) // wanted] for i in range(wanted)]
+def look(samples: Sequence[Sample], n: int, starts: int) -> list[Sample]:
+    """`n` samples spread evenly over all, each cut behind its first so many starts."""
+    chosen = [samples[i * len(samples) // n] for i in range(n)] if n < len(samples) else list(samples)
+    return [_cut(sample, starts) for sample in chosen]
+
+
+def _cut(sample: Sample, starts: int) -> Sample:
+    places = [t for turn in sample.turns for t in turn.starts]
+    if len(places) <= starts:
+        return sample
+    end = places[starts - 1] + 3  # the last start's recorded token is x[t + 2]
+    states = {b: state[:end] for b, state in sample.states.items()}
+    return replace(
+        sample, token_ids=sample.token_ids[:end], loss_mask=sample.loss_mask[:end], states=states, logprobs=None
+    )
 
 
 def widened(estimate: Estimate, trials: int) -> Estimate:

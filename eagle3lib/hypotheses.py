@@ -53,7 +53,7 @@ class Ground:
     longest: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hypothesis:
     """One change of the believed pass.
 

@@ -21,10 +21,13 @@ from eagle3lib.hypotheses import Ground, Hypothesis, Scored
 from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.sample import Sample
 
-#: Starts of the first look, and the steps by which it sees a later step.
-LOOK_POSITIONS, LOOK_STEPS = 400, 2
-#: How many hypotheses are replayed in full, of those that improve.
-REPLAYED = 8
+#: Samples of the first look, starts of each, and the steps by which it sees a later step.
+LOOK_SAMPLES, LOOK_STARTS, LOOK_STEPS = 4, 100, 2
+#: A glance first, at every so manyth start of one sample. A hypothesis is left out where its gain lies so many
+#: standard errors below zero there, and where it is not so many above on the look.
+GLANCE_STRIDE, RULED_OUT, AHEAD = 3, -2.0, 1.0
+#: How many hypotheses of a kind of score go from the look to all positions.
+LEADERS = 3
 
 
 class RecordedTokens:
@@ -32,18 +35,18 @@ class RecordedTokens:
 
     def __init__(self, samples: Sequence[Sample], steps: int = 3) -> None:
         self.samples, self.steps = list(samples), steps
-        self._look = look(self.samples, LOOK_POSITIONS)
+        self._look = look(self.samples, LOOK_SAMPLES, LOOK_STARTS)
 
     def best(self, ground: Ground, tried: Sequence[Hypothesis]) -> tuple[Change | None, list[Trial]]:
         """The change that lengthens acceptance most, of those that improve their family's score beyond the interval."""
-        likely = self._gains(ground, tried, self._look, LOOK_STEPS)
-        ahead = [h for h, gain in zip(tried, likely, strict=True) if gain.value > 0]
+        ahead = self._likely(ground, tried)
         if not ahead:
             return None, []
         gains = self._gains(ground, ahead, self.samples, self.steps)
         trials = [Trial(h, gain) for h, gain in zip(ahead, gains, strict=True)]
         improved = [t for t in trials if widened(t.gain, len(tried)).low > 0]
-        improved = sorted(improved, key=lambda t: t.gain.value / (t.gain.high - t.gain.low + 1e-12))[-REPLAYED:]
+        if not improved:
+            return None, trials
         believed = self._chain(ground.draft, ground.wiring, self.samples, self.steps)
         chains = {t.hypothesis.label: self._of(t.hypothesis, self.samples, self.steps) for t in improved}
         replayed = []
@@ -79,19 +82,34 @@ class RecordedTokens:
 
         return min(filter(ties, trials), key=lambda t: _nats(chains[t.hypothesis.label]))
 
+    def _likely(self, ground: Ground, tried: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """Those that a glance at one sample does not rule out and that are ahead on the look."""
+        glanced = [h for h in tried if h.scored == "conditional"]
+        rest = [h for h in tried if h.scored != "conditional"]
+        for samples, stride, least in ((self._look[:1], GLANCE_STRIDE, RULED_OUT), (self._look, 1, AHEAD)):
+            believed = _first_step(ground.draft, ground.wiring, samples, stride) if rest else []
+            scores = {h: _token_score(h, _first_step(h.draft, h.wiring, samples, stride), believed) for h in rest}
+            rest = [h for h in rest if scores[h] > least]
+        for kind in ("cross-entropy", "accuracy"):
+            by_score = sorted((h for h in rest if h.scored == kind), key=scores.get, reverse=True)
+            rest = [h for h in rest if h.scored != kind or h in by_score[:LEADERS]]
+        chains = self._gains(ground, glanced, self._look, LOOK_STEPS)
+        ahead = [h for h, gain in zip(glanced, chains, strict=True) if gain.value > AHEAD * gain.error]
+        return [h for h in tried if h in ahead or h in rest]
+
     def _gains(
         self, ground: Ground, tried: Sequence[Hypothesis], samples: Sequence[Sample], steps: int
     ) -> list[Estimate]:
         """Each hypothesis's gain over the believed pass by its family's score, paired by sample."""
         kinds = {h.scored for h in tried}
-        first = _first_step(ground.draft, ground.wiring, samples) if kinds - {"conditional"} else None
+        first = _sums(_first_step(ground.draft, ground.wiring, samples)) if kinds - {"conditional"} else None
         chain = self._chain(ground.draft, ground.wiring, samples, steps) if "conditional" in kinds else None
         found = []
         for h in tried:
             if h.scored == "conditional":
                 found.append(_difference(self._of(h, samples, steps), chain, _conditional))
             else:
-                found.append(_gain(h.scored, _first_step(h.draft, h.wiring, samples), first))
+                found.append(_gain(h.scored, _sums(_first_step(h.draft, h.wiring, samples)), first))
         return found
 
     def _of(self, hypothesis: Hypothesis, samples: Sequence[Sample], steps: int) -> list[Rollout]:
@@ -103,13 +121,15 @@ class RecordedTokens:
 
 
 @torch.inference_mode()
-def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample]) -> np.ndarray:
-    """[n, 4] by sample, as `wiring.Score` has them: nats, positions in the vocabulary, hits, positions."""
+def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride: int = 1) -> list[np.ndarray]:
+    """Of each sample, a row [4] a start as `wiring.Score` sums them: nats, in the vocabulary, hit, one."""
     config = draft.config.under(wiring)
-    sums = np.zeros((len(samples), 4))
-    for i, sample in enumerate(samples):
+    found = []
+    for sample in samples:
         starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs], dtype=torch.long)
+        starts = starts[::stride]
         if not len(starts):
+            found.append(np.zeros((0, 4)))
             continue
         g, following = fusion.paired(config, fusion.fuse(draft, sample, wiring), draft.embed(sample.token_ids))
         rows = [starts.to(draft.device)]
@@ -117,9 +137,23 @@ def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample]) -> np.n
         recorded = sample.token_ids[starts + 2].to(draft.device)
         choices = forward.choose(draft, u, recorded, config)
         known = choices.logprob.isfinite()
-        nats, hits = -choices.logprob[known].double().sum(), (choices.predicted == recorded).sum()
-        sums[i] = float(nats), int(known.sum()), int(hits), len(starts)
-    return sums
+        nats = torch.where(known, -choices.logprob, 0.0).double()
+        columns = torch.stack([nats, known, choices.predicted == recorded, torch.ones_like(known)], dim=1)
+        found.append(columns.cpu().numpy())
+    return found
+
+
+def _sums(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """[n, 4] by sample."""
+    return np.stack([own.sum(0) for own in rows])
+
+
+def _token_score(hypothesis: Hypothesis, ours: Sequence[np.ndarray], believed: Sequence[np.ndarray]) -> float:
+    """The mean gain a token in standard errors, as if tokens were independent: good enough to leave some out by."""
+    column, sign = (2, 1) if hypothesis.scored == "accuracy" else (0, -1)
+    gain = sign * (np.concatenate(ours) - np.concatenate(believed))[:, column]
+    error = gain.std() / max(len(gain), 1) ** 0.5
+    return float(gain.mean() / error) if error > 0 else 0.0
 
 
 def _gain(scored: Scored, ours: np.ndarray, believed: np.ndarray) -> Estimate:

@@ -1,0 +1,121 @@
+"""The battery on drafts that told their own samples: each planted change is named first, two at once both are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import toys
+import torch
+from told import TRUE, confident_draft, random_samples, told_by
+
+from eagle3lib import variants
+from eagle3lib.battery import Outcome, battery, look, widened
+from eagle3lib.boundaries import Wiring
+from eagle3lib.bootstrap import Estimate
+from eagle3lib.checkpoint import Draft
+from eagle3lib.hypotheses import FAMILIES
+from eagle3lib.recorded_evidence import RecordedTokens
+from eagle3lib.target import Target
+
+OWN = Wiring(TRUE)
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A pass that told the samples, and the pass that is believed.
+
+    Attributes:
+        family: which has to be named first.
+        label: what its label has to contain.
+        draft: how the plain draft is written.
+        change: the plain draft as the truth had it.
+        steps: told in rounds of so many steps, where step 0 does not see the change.
+    """
+
+    family: str
+    label: str
+    truth: Wiring = OWN
+    believed: Wiring = OWN
+    draft: Callable[[Path], Draft] = confident_draft
+    change: Callable[[Draft, Target], Draft] | None = None
+    steps: int = 1
+
+
+def flagged(family: str, label: str, *, draft: Callable = confident_draft, steps: int = 1, **flags: object) -> Plant:
+    return Plant(family, label, truth=replace(OWN, **flags), draft=draft, steps=steps)
+
+
+def normed(kind: str) -> Callable[[Path], Draft]:
+    return lambda folder: confident_draft(folder, kind)
+
+
+def windowed(folder: Path) -> Draft:
+    draft = confident_draft(folder)
+    return replace(draft, config=replace(draft.config, windows=(6,)))
+
+
+PLANTS = {
+    "shifted ids": Plant("shifted ids", "by -1", believed=Wiring((2, 3, 5))),
+    "shifted by two": Plant("shifted ids", "by +2", truth=Wiring((2, 3, 5)), believed=Wiring((0, 1, 3))),
+    "B(0) missing": Plant("embedding slot", "B(0) in front", truth=Wiring((0, 1, 2))),
+    "B(0) too much": Plant("embedding slot", "without B(0)", truth=Wiring((1, 2, 4)), believed=Wiring((0, 1, 2))),
+    "slot order": Plant("slot order", "[B(1), B(2), B(4)]", believed=Wiring((4, 1, 2))),
+    "slot repeated": Plant("slot repeated", "B(4) repeated", truth=Wiring((1, 4, 4))),
+    "one slot": Plant("one slot", "B(2) in slot 2", believed=Wiring((1, 3, 4))),
+    "norm before fc ignored": flagged("input norm", "no norm", draft=normed("concat"), input_norm="none"),
+    "fc_norm ignored": flagged("input norm", "no norm", draft=normed("slots"), input_norm="none"),
+    "concat order": flagged("concat order", "[hidden, embed]", hidden_first=True),
+    "tokens not shifted": flagged("token shift", "(h[i], x[i])", token_shift=-1),
+    "states behind": flagged("token shift", "(h[i - 1], x[i + 1])", token_shift=1),
+    "residual": flagged("residual", "is the normed", norm_before_residual=True),
+    "feedback": flagged("feedback", "fed back is normed", norm_output=True, steps=3),
+    "head norm": flagged("head norm", "un-normed", norm_head=False),
+    "q/k norm": Plant(
+        "q/k norm",
+        "un-normed",
+        draft=lambda folder: confident_draft(folder, head_norms=True),
+        change=lambda draft, target: variants.without_head_norms(draft),
+    ),
+    "rope theta": flagged("rope", "theta 10000", rope_theta=1e4),
+    "rotary fraction": flagged("rope", "50%", rope_fraction=0.5),
+    "rope pairing": flagged("rope", "interleaved", rope_interleaved=True),
+    "positions stand still": flagged("positions", "stand still", position_advance=0, steps=3),
+    "window ignored": flagged("window", "no attention window", draft=windowed, window="off"),
+    "target's embedding": Plant(
+        "embedding", "target's", change=lambda draft, target: variants.with_embedding(draft, target)
+    ),
+    "embedding scaled": Plant(
+        "embedding", "√H", change=lambda draft, target: variants.with_embedding(draft, scale=toys.HIDDEN**0.5)
+    ),
+    "no embedding": Plant(
+        "embedding", "no embedding", change=lambda draft, target: variants.with_embedding(draft, scale=0.0)
+    ),
+    "target's head": Plant("head", "target's", change=variants.with_target_head),
+    "d2t as ids": Plant(
+        "vocabulary", "as target ids", change=lambda draft, target: variants.with_vocabulary(draft, "absolute ids")
+    ),
+    "d2t ignored": Plant("vocabulary", "ignored", change=lambda draft, target: variants.with_vocabulary(draft, "none")),
+}
+
+
+def investigate(plant: Plant, folder: Path, target: Target) -> Outcome:
+    """The battery from the believed pass, on samples that the planted one told."""
+    draft = plant.draft(folder)
+    truth = plant.change(draft, target) if plant.change else draft
+    samples = [told_by(truth, sample, plant.truth, plant.steps) for sample in random_samples(truth)]
+    return battery(draft, plant.believed, RecordedTokens(samples), target=target)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_change_is_named_first_and_alone(name, tmp_path, target):
+    """Its family and its label; the changed pass improves no further."""
+    plant = PLANTS[name]
+    outcome = investigate(plant, tmp_path, target)
+    assert outcome.changes, "nothing was named"
+    first = outcome.changes[0].hypothesis
+    assert (first.family, outcome.labels) == (plant.family, (first.label,))
+    assert plant.label in first.label
+    assert outcome.changes[0].trial.length.low > 0
