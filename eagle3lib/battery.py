@@ -7,15 +7,17 @@ are widened for the number of hypotheses tried, so that a right pass stays uncha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Protocol
 
-from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring
 from eagle3lib.bootstrap import LEVEL, Estimate
+from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring
 from eagle3lib.checkpoint import Draft
-from eagle3lib.hypotheses import Ground, Hypothesis, Slots, hypotheses
+from eagle3lib.ground import Ground, Slots
+from eagle3lib.hypotheses import Hypothesis, hypotheses
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target
 
@@ -155,9 +157,17 @@ def _cut(sample: Sample, starts: int) -> Sample:
     )
 
 
-def widened(estimate: Estimate, trials: int) -> Estimate:
-    """The interval at the level that holds for `trials` of them at once (Bonferroni, on the normal quantiles)."""
-    one, all_ = (NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / n) for n in (1, max(trials, 1)))
-    stretch = all_ / one
-    low = estimate.value - (estimate.value - estimate.low) * stretch
-    return Estimate(estimate.value, low, estimate.value + (estimate.high - estimate.value) * stretch, estimate.count)
+def widened(estimate: Estimate, trials: int, samples: int) -> Estimate:
+    """The interval at the level that holds for `trials` of them at once, from so few samples.
+
+    Bonferroni's level on Student's t with samples - 1 degrees of freedom, against the normal quantile that a
+    percentile interval stands for; t by the expansion in 1 / v. (Abramowitz and Stegun 26.7.5)
+    """
+    if samples < 2:
+        return Estimate(estimate.value, -math.inf, math.inf, estimate.count)
+    one, z = (NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / n) for n in (1, max(trials, 1)))
+    v = samples - 1
+    t = z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    below, above = ((estimate.value - edge) * t / one for edge in (estimate.low, estimate.high))
+    return Estimate(estimate.value, estimate.value - below, estimate.value - above, estimate.count)

@@ -112,8 +112,8 @@ class DraftConfig:
     def under(self, wiring: Wiring) -> DraftConfig:
         """This config with the flags that `wiring` sets."""
         overrides = {name: getattr(wiring, name) for name in FLAGS if getattr(wiring, name) is not None}
-        names = {"rope_theta": "theta", "rope_kind": "kind", "rope_fraction": "fraction", "rope_interleaved": "interleaved"}
-        turned = {own: getattr(wiring, name) for name, own in names.items() if getattr(wiring, name) is not None}
+        entries = ("theta", "kind", "fraction", "interleaved")
+        turned = {name: value for name in entries if (value := getattr(wiring, f"rope_{name}")) is not None}
         if turned:
             overrides["rope"] = replace(self.rope, **turned)
         if wiring.window is not None:

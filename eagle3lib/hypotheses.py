@@ -1,4 +1,4 @@
-"""What may differ between how a draft was trained and how it is served: one small generator a family.
+"""What may differ between how a draft was trained and how it is served: every family of changes, in one table.
 
 A hypothesis is one change of a believed pass, either flags of its wiring or a changed draft. The same change
 reads two ways. Where it makes the draft better on recorded tokens, training was done so; where it brings the
@@ -7,50 +7,16 @@ replay to a server's numbers, the engine does so.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Literal
 
-import torch
-
-from eagle3lib import variants
-from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
+from eagle3lib import pass_families, slot_families
+from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
-from eagle3lib.config import Rope
-from eagle3lib.errors import InputError
-from eagle3lib.positions import rope_config
-from eagle3lib.target import Target
-from eagle3lib.tensors import read_json
-
-#: With more captured boundaries than this a slot tries its neighbours only; the search has tried the others.
-FEW_BOUNDARIES, NEIGHBOURS = 8, 2
-THETA = 1e4  # what readers fall back to that do not find a theta
-FRACTIONS = (0.25, 0.5, 1.0)
-WINDOW = 2048  # of speculators' training, where no config says one
+from eagle3lib.ground import Ground, Option
 
 Scored = Literal["cross-entropy", "accuracy", "conditional"]
-Slots = tuple[Boundary, ...]
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What hypotheses are made of.
-
-    Attributes:
-        draft, wiring: the believed pass.
-        boundaries: what every sample holds, in depth order.
-        searched: the wiring that a search over the same boundaries put first.
-        longest: pairs of the longest sample; a window beyond it changes nothing.
-    """
-
-    draft: Draft
-    wiring: Wiring
-    boundaries: Slots
-    target: Target | None = None
-    searched: Slots | None = None
-    longest: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +39,31 @@ class Hypothesis:
     changed: bool = False
 
 
-Option = tuple[str, str, dict | Draft]  # label, fix, and the flags that change or the changed draft
+#: What a family shows by: cross-entropy at step 0 on common positions; accuracy over all positions where the
+#: vocabulary, the head or the shift is another; conditional rates of steps >= 1 where step 0 does not see it.
+FAMILIES: dict[str, tuple[Scored, Callable[[Ground], Iterator[Option]]]] = {
+    "shifted ids": ("cross-entropy", slot_families.shifted_ids),
+    "embedding slot": ("cross-entropy", slot_families.embedding_slot),
+    "slot order": ("cross-entropy", slot_families.slot_order),
+    "slot repeated": ("cross-entropy", slot_families.slot_repeated),
+    "one slot": ("cross-entropy", slot_families.one_slot),
+    "search": ("cross-entropy", slot_families.searched),
+    "input norm": ("cross-entropy", pass_families.input_norm),
+    "concat order": ("cross-entropy", pass_families.concat_order),
+    "token shift": ("accuracy", pass_families.token_shift),
+    "residual": ("cross-entropy", pass_families.residual),
+    "feedback": ("conditional", pass_families.fed_back),
+    "head norm": ("accuracy", pass_families.head_norm),
+    "q/k norm": ("cross-entropy", pass_families.head_norms),
+    "rope": ("cross-entropy", pass_families.rope),
+    "positions": ("conditional", pass_families.positions),
+    "window": ("cross-entropy", pass_families.window),
+    "window origin": ("conditional", pass_families.window_origin),
+    "embedding": ("cross-entropy", pass_families.embedding),
+    "head": ("accuracy", pass_families.head),
+    "vocabulary": ("accuracy", pass_families.vocabulary),
+    "numerics": ("cross-entropy", pass_families.numerics),
+}
 
 
 def hypotheses(ground: Ground) -> list[Hypothesis]:
@@ -92,263 +82,3 @@ def hypotheses(ground: Ground) -> list[Hypothesis]:
                 seen.add(key)
             found.append(Hypothesis(name, label, fix, wiring, draft, scored, changed))
     return found
-
-
-def _slots(slots: Slots) -> dict:
-    return {"slots": slots}
-
-
-def _named(slots: Slots) -> str:
-    return f"[{', '.join(map(boundary_name, slots))}]"
-
-
-def _ids(slots: Slots) -> str:
-    return f"the layer ids that mean {_named(slots)}; the table of ids gives their spelling in each system"
-
-
-def shifted_ids(ground: Ground) -> Iterator[Option]:
-    """All ids one or two blocks deeper or shallower, where every one of those was captured."""
-    for by in (-2, -1, 1, 2):
-        slots = tuple(b if b == FINAL_NORMED else b + by for b in ground.wiring.slots)
-        if set(slots) <= set(ground.boundaries):
-            yield f"all ids shifted by {by:+d}, {_named(slots)}", _ids(slots), _slots(slots)
-
-
-def embedding_slot(ground: Ground) -> Iterator[Option]:
-    """B(0) in front and the last slot dropped, or B(0) dropped and one deeper boundary behind."""
-    slots, first = ground.wiring.slots, ground.boundaries[:1]
-    if first == (0,) and slots[0] != 0:
-        moved = (0, *slots[:-1])
-        yield f"B(0) in front, {_named(moved)}", _ids(moved), _slots(moved)
-    if slots[0] == 0:
-        deepest = ground.boundaries.index(slots[-1]) if slots[-1] in ground.boundaries else len(ground.boundaries)
-        for deeper in ground.boundaries[deepest + 1 :][: NEIGHBOURS + 1]:
-            moved = (*slots[1:], deeper)
-            yield f"without B(0), {_named(moved)}", _ids(moved), _slots(moved)
-
-
-def slot_order(ground: Ground) -> Iterator[Option]:
-    """The same boundaries in another order."""
-    for slots in permutations(ground.wiring.slots):
-        yield f"in the order {_named(slots)}", _ids(slots), _slots(slots)
-
-
-def slot_repeated(ground: Ground) -> Iterator[Option]:
-    """One slot fed what another slot is fed."""
-    slots = ground.wiring.slots
-    for i, own in enumerate(slots):
-        for other in dict.fromkeys(slots):
-            if other != own:
-                repeated = (*slots[:i], other, *slots[i + 1 :])
-                yield f"{boundary_name(other)} repeated, {_named(repeated)}", _ids(repeated), _slots(repeated)
-
-
-def one_slot(ground: Ground) -> Iterator[Option]:
-    """One slot fed another captured boundary."""
-    slots, stored = ground.wiring.slots, ground.boundaries
-    for i, own in enumerate(slots):
-        near = stored
-        if len(stored) > FEW_BOUNDARIES:
-            near = [b for b in stored if FINAL_NORMED not in (b, own) and abs(b - own) <= NEIGHBOURS]
-        for b in near:
-            other = (*slots[:i], b, *slots[i + 1 :])
-            yield f"{boundary_name(b)} in slot {i + 1}, {_named(other)}", _ids(other), _slots(other)
-
-
-def searched(ground: Ground) -> Iterator[Option]:
-    """What the search over every boundary in every slot put first."""
-    if ground.searched:
-        yield f"the slots {_named(ground.searched)}", _ids(ground.searched), _slots(ground.searched)
-
-
-def input_norm(ground: Ground) -> Iterator[Option]:
-    """The norm before fc applied or not, as far as the draft holds its weights."""
-    held = len(ground.draft.weights.input_norms)
-    kinds = {"none": "no norm before fc"}
-    if held:
-        kinds |= {"concat": "one norm before fc"} if held == 1 else {"slots": "one norm a slot before fc"}
-    lines = {
-        "none": '"norm_before_fc": false, "fc_norm": false',
-        "concat": '"norm_before_fc": true',
-        "slots": '"fc_norm": true',
-    }
-    for kind, label in kinds.items():
-        yield label, lines[kind], {"input_norm": kind}
-
-
-def concat_order(ground: Ground) -> Iterator[Option]:
-    """The layer's input as [hidden, embed]."""
-    first = not ground.draft.config.under(ground.wiring).hidden_first
-    halves = "[hidden, embed]" if first else "[embed, hidden]"
-    fix = "no config has this: the order of the concat in the draft's layer, or the halves of q, k and v's columns"
-    yield f"the layer reads {halves}", fix, {"hidden_first": first}
-
-
-def token_shift(ground: Ground) -> Iterator[Option]:
-    """The token beside a state one later or one earlier."""
-    words = {-1: "tokens not shifted, (h[i], x[i])", 0: "(h[i], x[i + 1])", 1: "states one behind, (h[i - 1], x[i + 1])"}
-    for shift, label in words.items():
-        fix = "no config has this: the shift of the token ids against the states where the draft's input is made"
-        yield f"pairs are {label}", fix, {"token_shift": shift}
-
-
-def residual(ground: Ground) -> Iterator[Option]:
-    """The residual source, normed or not."""
-    after = not ground.draft.config.under(ground.wiring).norm_before_residual
-    label = "the residual is the normed state" if after else "the residual is the un-normed state"
-    yield label, f'"norm_before_residual": {str(after).lower()}', {"norm_before_residual": after}
-
-
-def fed_back(ground: Ground) -> Iterator[Option]:
-    """The state fed back, normed or not."""
-    normed = not ground.draft.config.under(ground.wiring).norm_output
-    label = "the state fed back is normed" if normed else "the state fed back is un-normed"
-    yield label, f'"norm_output": {str(normed).lower()}', {"norm_output": normed}
-
-
-def head_norm(ground: Ground) -> Iterator[Option]:
-    """What the head reads, normed or not, with either feedback: one word, norm_output, has meant both."""
-    config = ground.draft.config.under(ground.wiring)
-    normed = not config.norm_head
-    label = "the head reads the normed state" if normed else "the head reads the un-normed state"
-    fix = '"norm_output" as SpecForge until September 2026 means it: whether the head is normed'
-    yield label, fix, {"norm_head": normed}
-    feedback = "normed" if not config.norm_output else "un-normed"
-    yield f"{label}, {feedback} feedback", fix, {"norm_head": normed, "norm_output": not config.norm_output}
-
-
-def head_norms(ground: Ground) -> Iterator[Option]:
-    """Queries and keys un-normed."""
-    if variants.has_head_norms(ground.draft):
-        fix = "an attention class with q_norm and k_norm, such as Qwen3's: the class by \"model_type\""
-        yield "queries and keys un-normed", fix, variants.without_head_norms(ground.draft)
-
-
-def rope(ground: Ground) -> Iterator[Option]:
-    """Another theta, no stretching, other dimensions turned, another pairing; the target's rope."""
-    own, target = ground.draft.config.under(ground.wiring).rope, ground.target
-    thetas = {ground.draft.config.rope.theta: "the draft's", THETA: "the usual default"}
-    if target is not None and target.rope_theta:
-        thetas[target.rope_theta] = "the target's"
-    for theta, whose in thetas.items():
-        yield f"rope theta {theta:g}, {whose}", f'"rope_theta": {theta:g}', {"rope_theta": theta}
-    yield "rope not stretched", '"rope_scaling": null', {"rope_kind": "default"}
-    for fraction in FRACTIONS:
-        if own.fraction == fraction or ground.draft.config.mla or (ground.draft.config.head_dim * fraction) % 2:
-            continue
-        yield f"{fraction:.0%} of a head turned", f'"partial_rotary_factor": {fraction}', {"rope_fraction": fraction}
-    pairing = "interleaved" if not own.interleaved else "half-split"
-    yield f"rope pairs {pairing}", '"rope_interleave"', {"rope_interleaved": not own.interleaved}
-    whole = target_rope(target) if target is not None else None
-    if whole is not None and whole.kind != "default":
-        yield "the target's whole rope", f'"rope_scaling" of type {whole.kind}', variants.with_rope(ground.draft, whole)
-
-
-def positions(ground: Ground) -> Iterator[Option]:
-    """Positions of later steps that stand still or jump. An offset of all positions turns queries and keys alike,
-    so it shows only where the rope depends on the length."""
-    config = ground.draft.config.under(ground.wiring)
-    for advance, label in {0: "stand still", 1: "grow by one", 2: "grow by two"}.items():
-        fix = "no config has this: the position ids that the engine's draft loop gives to each step"
-        yield f"rope positions {label} from step to step", fix, {"position_advance": advance}
-    if config.rope.kind in ("dynamic", "longrope"):
-        for offset in (0, 1):
-            yield f"the first pair at position {offset}", "no config has this", {"position_offset": offset}
-
-
-def window(ground: Ground) -> Iterator[Option]:
-    """The attention window on or off."""
-    config = ground.draft.config.under(ground.wiring)
-    if any(config.windows):
-        yield "no attention window", '"sliding_window": null', {"window": "off"}
-    size = ground.draft.raw_config.get("sliding_window") or next(filter(None, ground.draft.config.windows), WINDOW)
-    if isinstance(size, int) and size < ground.longest:
-        yield f"a window of {size}", f'"sliding_window": {size}, "use_sliding_window": true', {"window": size}
-
-
-def window_origin(ground: Ground) -> Iterator[Option]:
-    """The window counted from the round's start, or from the query's own position."""
-    config = ground.draft.config.under(ground.wiring)
-    if any(config.windows):
-        start = "start" if config.window_from == "query" else "query"
-        label = "the window counted from the round's start" if start == "start" else "the window counted from the query"
-        yield label, "no config has this: which prefix keys the later steps of a windowed draft see", {"window_from": start}
-
-
-def embedding(ground: Ground) -> Iterator[Option]:
-    """Another table, the table scaled as some targets scale theirs, or no token at all."""
-    draft, target = ground.draft, ground.target
-    root = math.sqrt(draft.config.hidden_size)
-    own_table = draft.embedding is not target
-    if target is not None and own_table and target.hidden_size == draft.config.hidden_size:
-        fix = "whether the checkpoint's embed_tokens is used: SGLang and TensorRT-LLM put the target's in its place"
-        yield "the target's embedding", fix, variants.with_embedding(draft, target)
-    for scale, label in ((1.0, "the embedding unscaled"), (root, "the embedding times √H"), (0.0, "no embedding")):
-        if scale != draft.embedding_scale:
-            fix = "no config has this: the scale of the embedding, or whether it was loaded at all"
-            yield label, fix, variants.with_embedding(draft, scale=scale)
-
-
-def head(ground: Ground) -> Iterator[Option]:
-    """The target's head instead of the draft's."""
-    draft, target = ground.draft, ground.target
-    if target is not None and "lm_head.weight" in draft.tensors and target.hidden_size == draft.config.hidden_size:
-        fix = '"tie_word_embeddings": false, and whether the checkpoint\'s lm_head is used'
-        yield "the target's head", fix, variants.with_target_head(draft, target)
-
-
-def vocabulary(ground: Ground) -> Iterator[Option]:
-    """d2t read another way."""
-    if variants.stored_map(ground.draft) is None:
-        return
-    words = {"offsets": "d2t as offsets", "absolute ids": "d2t as target ids", "none": "d2t ignored"}
-    for reading, label in words.items():
-        other = variants.with_vocabulary(ground.draft, reading)
-        if not torch.equal(other.target_ids, ground.draft.target_ids):
-            yield label, "d2t: offsets in every trainer's file, target ids in llama.cpp's", other
-
-
-def numerics(ground: Ground) -> Iterator[Option]:
-    """The pass in bfloat16 or in float32."""
-    other = torch.bfloat16 if ground.draft.dtype == torch.float32 else torch.float32
-    name = str(other).removeprefix("torch.")
-    yield f"computed in {name}", f'"torch_dtype": "{name}"', variants.in_dtype(ground.draft, other)
-
-
-def target_rope(target: Target) -> Rope | None:
-    """The rope of a target's config.json; None where there is none or it is of a kind that is not computed."""
-    path = target.path / "config.json"
-    if not path.is_file():
-        return None
-    config = read_json(path)
-    try:
-        return rope_config(target.path, config.get("text_config", config), latent=False)
-    except InputError:
-        return None
-
-
-#: What a family shows by: cross-entropy at step 0 on common positions; accuracy over all positions where the
-#: vocabulary, the head or the shift is another; conditional rates of steps >= 1 where step 0 does not see it.
-FAMILIES: dict[str, tuple[Scored, Callable[[Ground], Iterator[Option]]]] = {
-    "shifted ids": ("cross-entropy", shifted_ids),
-    "embedding slot": ("cross-entropy", embedding_slot),
-    "slot order": ("cross-entropy", slot_order),
-    "slot repeated": ("cross-entropy", slot_repeated),
-    "one slot": ("cross-entropy", one_slot),
-    "search": ("cross-entropy", searched),
-    "input norm": ("cross-entropy", input_norm),
-    "concat order": ("cross-entropy", concat_order),
-    "token shift": ("accuracy", token_shift),
-    "residual": ("cross-entropy", residual),
-    "feedback": ("conditional", fed_back),
-    "head norm": ("accuracy", head_norm),
-    "q/k norm": ("cross-entropy", head_norms),
-    "rope": ("cross-entropy", rope),
-    "positions": ("conditional", positions),
-    "window": ("cross-entropy", window),
-    "window origin": ("conditional", window_origin),
-    "embedding": ("cross-entropy", embedding),
-    "head": ("accuracy", head),
-    "vocabulary": ("accuracy", vocabulary),
-    "numerics": ("cross-entropy", numerics),
-}

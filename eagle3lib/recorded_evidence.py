@@ -17,7 +17,8 @@ from eagle3lib.battery import Change, Tie, Trial, look, widened
 from eagle3lib.bootstrap import Estimate, Statistic, estimate, ratio
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
-from eagle3lib.hypotheses import Ground, Hypothesis, Scored
+from eagle3lib.ground import Ground
+from eagle3lib.hypotheses import Hypothesis, Scored
 from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.sample import Sample
 
@@ -26,6 +27,7 @@ LOOK_SAMPLES, LOOK_STARTS, LOOK_STEPS = 4, 100, 2
 #: A glance first, at every so manyth start of one sample. A hypothesis is left out where its gain lies so many
 #: standard errors below zero there, and where it is not so many above on the look.
 GLANCE_STRIDE, RULED_OUT, AHEAD = 3, -2.0, 1.0
+LEAST_ERROR = 1e-6  # where every position gains the same
 #: How many hypotheses of a kind of score go from the look to all positions.
 LEADERS = 3
 
@@ -44,7 +46,7 @@ class RecordedTokens:
             return None, []
         gains = self._gains(ground, ahead, self.samples, self.steps)
         trials = [Trial(h, gain) for h, gain in zip(ahead, gains, strict=True)]
-        improved = [t for t in trials if widened(t.gain, len(tried)).low > 0]
+        improved = [t for t in trials if widened(t.gain, len(tried), len(self.samples)).low > 0]
         if not improved:
             return None, trials
         believed = self._chain(ground.draft, ground.wiring, self.samples, self.steps)
@@ -143,6 +145,12 @@ def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride:
     return found
 
 
+def cross_entropy_gain(draft: Draft, samples: Sequence[Sample], wiring: Wiring, believed: Wiring) -> Estimate:
+    """Nats a token fewer at step 0 than under the believed wiring, paired by sample."""
+    ours, theirs = (_sums(_first_step(draft, w, samples)) for w in (wiring, believed))
+    return _gain("cross-entropy", ours, theirs)
+
+
 def _sums(rows: Sequence[np.ndarray]) -> np.ndarray:
     """[n, 4] by sample."""
     return np.stack([own.sum(0) for own in rows])
@@ -152,8 +160,10 @@ def _token_score(hypothesis: Hypothesis, ours: Sequence[np.ndarray], believed: S
     """The mean gain a token in standard errors, as if tokens were independent: good enough to leave some out by."""
     column, sign = (2, 1) if hypothesis.scored == "accuracy" else (0, -1)
     gain = sign * (np.concatenate(ours) - np.concatenate(believed))[:, column]
-    error = gain.std() / max(len(gain), 1) ** 0.5
-    return float(gain.mean() / error) if error > 0 else 0.0
+    if not gain.any():
+        return 0.0  # the same everywhere, or no position
+    error = max(gain.std(), LEAST_ERROR) / len(gain) ** 0.5
+    return float(gain.mean() / error)
 
 
 def _gain(scored: Scored, ours: np.ndarray, believed: np.ndarray) -> Estimate:

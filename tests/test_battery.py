@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import toys
 import torch
+import toys
 from told import TRUE, confident_draft, random_samples, told_by
 
 from eagle3lib import variants
 from eagle3lib.battery import Outcome, battery, look, widened
-from eagle3lib.boundaries import Wiring
 from eagle3lib.bootstrap import Estimate
+from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.hypotheses import FAMILIES
 from eagle3lib.recorded_evidence import RecordedTokens
@@ -87,9 +87,6 @@ PLANTS = {
     "target's embedding": Plant(
         "embedding", "target's", change=lambda draft, target: variants.with_embedding(draft, target)
     ),
-    "embedding scaled": Plant(
-        "embedding", "√H", change=lambda draft, target: variants.with_embedding(draft, scale=toys.HIDDEN**0.5)
-    ),
     "no embedding": Plant(
         "embedding", "no embedding", change=lambda draft, target: variants.with_embedding(draft, scale=0.0)
     ),
@@ -119,3 +116,85 @@ def test_a_planted_change_is_named_first_and_alone(name, tmp_path, target):
     assert (first.family, outcome.labels) == (plant.family, (first.label,))
     assert plant.label in first.label
     assert outcome.changes[0].trial.length.low > 0
+
+
+SILENT = {
+    "nothing": Plant("", ""),
+    "later steps too": Plant("", "", steps=3),
+    # The layer norms each embedding, so a scale is seen only beside the norm's eps.
+    "embedding scaled": Plant(
+        "embedding", "", change=lambda draft, target: variants.with_embedding(draft, scale=toys.HIDDEN**0.5)
+    ),
+    # Queries and keys turn alike, so an offset of all positions changes no score.
+    "position offset": flagged("positions", "", position_offset=1),
+    "bfloat16": Plant("numerics", "", change=lambda draft, target: variants.in_dtype(draft, torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_right_pass_stays_as_it_is(name, tmp_path, target):
+    """Nothing planted, and what no step can see: no change improves, of every family that applies."""
+    outcome = investigate(SILENT[name], tmp_path, target)
+    assert outcome.labels == ()
+    assert outcome.tried > 30
+    assert outcome.ground.wiring == OWN
+
+
+PAIRS = {
+    "shifted ids and an ignored norm": (
+        Plant("", "", believed=Wiring((2, 3, 5), input_norm="none"), draft=normed("concat")),
+        {"shifted ids", "input norm"},
+    ),
+    "wrong feedback and wrong theta": (
+        flagged("", "", norm_output=True, rope_theta=1e4, steps=3),
+        {"feedback", "rope"},
+    ),
+    "slot order and tokens not shifted": (
+        Plant("", "", truth=replace(OWN, token_shift=-1), believed=Wiring((4, 2, 1))),
+        {"slot order", "token shift"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_planted_changes_are_both_named(name, tmp_path, target):
+    """Both families and no third, and the pass that they lead to is the one that told the samples."""
+    plant, families = PAIRS[name]
+    outcome = investigate(plant, tmp_path, target)
+    assert {change.hypothesis.family for change in outcome.changes} == families
+    assert len(outcome.changes) == 2
+    config = outcome.ground.draft.config
+    assert outcome.ground.wiring.slots == plant.truth.slots
+    assert config.under(outcome.ground.wiring) == config.under(plant.truth)
+
+
+def test_every_family_is_planted_or_stands_among_what_cannot_be_seen():
+    """No family without a test."""
+    planted = {plant.family for plant in (*PLANTS.values(), *SILENT.values())}
+    assert set(FAMILIES) - planted == {"search", "window origin"}
+
+
+def test_one_sample_decides_nothing(draft):
+    """Its tokens are no independent draws, so whatever it shows stays inside the interval."""
+    sample = told_by(draft, random_samples(draft, 1)[0], OWN)
+    assert battery(draft, Wiring((2, 3, 5)), RecordedTokens([sample])).labels == ()
+    with pytest.raises(ValueError, match="at least one sample"):
+        battery(draft, OWN, RecordedTokens([]))
+
+
+def test_intervals_widen_with_trials_and_with_few_samples():
+    """Student's quantiles: 2.3646 for one trial of 8 samples, the normal 3.0233 for 20 trials of very many."""
+    plain = Estimate(1.0, 1.0 - 1.959964, 1.0 + 1.959964, 100)
+    assert widened(plain, 1, 8).low == pytest.approx(1 - 2.3646, abs=2e-3)
+    assert widened(plain, 20, 10**6).high == pytest.approx(1 + 3.0233, abs=1e-3)
+    assert widened(plain, 20, 8).low < widened(plain, 20, 16).low < widened(plain, 1, 16).low
+    assert widened(plain, 1, 1).low == -float("inf")
+
+
+def test_the_look_is_spread_and_cut(sample):
+    """Samples from all over, each cut behind its first starts, whose recorded tokens it keeps."""
+    samples = [replace(sample, name=str(i)) for i in range(10)]
+    chosen = look(samples, 4, 5)
+    assert [s.name for s in chosen] == ["0", "2", "5", "7"]
+    assert all(sum(len(turn.starts) for turn in s.turns) == 5 for s in chosen)
+    assert [s.name for s in look(samples[:2], 4, 10**6)] == ["0", "1"]

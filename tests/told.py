@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import toys
 import torch
+import toys
 
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
