@@ -111,10 +111,10 @@ def rope(ground: Ground) -> Iterator[Option]:
 
 
 def positions(ground: Ground) -> Iterator[Option]:
-    """Positions of later steps that stand still or jump. An offset of all positions turns queries and keys alike,
+    """Positions of later steps that stand still. An offset of all positions turns queries and keys alike,
     so it shows only where the rope depends on the length."""
     config = ground.draft.config.under(ground.wiring)
-    for advance, label in {0: "stand still", 1: "grow by one", 2: "grow by two"}.items():
+    for advance, label in {0: "stand still", 1: "grow by one"}.items():
         fix = "no config has this: the position ids that the engine's draft loop gives to each step"
         yield f"rope positions {label} from step to step", fix, {"position_advance": advance}
     if config.rope.kind in ("dynamic", "longrope"):
