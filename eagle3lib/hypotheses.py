@@ -53,7 +53,7 @@ FAMILIES: dict[str, tuple[Scored, Callable[[Ground], Iterator[Option]]]] = {
     "token shift": ("accuracy", pass_families.token_shift),
     "residual": ("cross-entropy", pass_families.residual),
     "feedback": ("conditional", pass_families.fed_back),
-    "head norm": ("accuracy", pass_families.head_norm),
+    "head norm": ("cross-entropy", pass_families.head_norm),
     "q/k norm": ("cross-entropy", pass_families.head_norms),
     "rope": ("cross-entropy", pass_families.rope),
     "positions": ("conditional", pass_families.positions),

@@ -47,7 +47,7 @@ BELIEVED = {
     "token shift": Wiring(TRUE, token_shift=-1),
     "feedback": Wiring(TRUE, norm_output=True),
     "head norm": Wiring(TRUE, norm_head=False),
-    "rope": Wiring(TRUE, rope_fraction=0.25),
+    "rope": Wiring(TRUE, rope_theta=100.0),
 }
 
 
