@@ -40,7 +40,8 @@ class Hypothesis:
 
 
 #: What a family shows by: cross-entropy at step 0 on common positions; accuracy over all positions where the
-#: vocabulary, the head or the shift is another; conditional rates of steps >= 1 where step 0 does not see it.
+#: vocabulary, the head's weights or the shift is another; conditional rates of steps >= 1 where step 0 does not
+#: see it.
 FAMILIES: dict[str, tuple[Scored, Callable[[Ground], Iterator[Option]]]] = {
     "shifted ids": ("cross-entropy", slot_families.shifted_ids),
     "embedding slot": ("cross-entropy", slot_families.embedding_slot),
