@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -33,6 +34,11 @@ class Estimate:
     def excludes_zero(self) -> bool:
         """Whether the interval lies on one side of zero: for a difference, whether it is told apart."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def error(self) -> float:
+        """The standard error that the interval speaks of; infinite for one sample."""
+        return (self.high - self.low) / (2 * NormalDist().inv_cdf(1 - (1 - LEVEL) / 2))
 
     @property
     def count_to_tell(self) -> float:

@@ -50,9 +50,16 @@ class Wiring:
     norm_before_residual: bool | None = None
     norm_output: bool | None = None
     norm_head: bool | None = None
+    hidden_first: bool | None = None
+    token_shift: int | None = None  # 1: beside h[i] the pass reads one token more than x[i + 1]; -1: one less
     rope_theta: float | None = None
+    rope_kind: Literal["default"] | None = None  # the stretching that the config asks for is left out
+    rope_fraction: float | None = None
+    rope_interleaved: bool | None = None
+    window: int | Literal["off"] | None = None  # positions that a query sees, in every layer
     window_from: Literal["query", "start"] | None = None
     position_offset: int | None = None
+    position_advance: int | None = None
 
     def __str__(self) -> str:
         slots = ", ".join(str(s) for s in self.slots)

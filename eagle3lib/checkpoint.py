@@ -41,6 +41,7 @@ class Draft:
     tensors: dict[str, TensorInfo]
     ledger: tuple[TensorEntry, ...]
     embedding: Float[Tensor, "V H"] | Target = field(repr=False)
+    embedding_scale: float = 1.0  # of every row; targets such as Gemma's scale by sqrt(H), a draft's table never
 
     @property
     def device(self) -> torch.device:
@@ -59,13 +60,13 @@ class Draft:
             InputError: if an id is outside the embedding.
         """
         if isinstance(self.embedding, Target):
-            return self.embedding.embed(token_ids).to(self.device, self.dtype)
+            return self.embedding_scale * self.embedding.embed(token_ids).to(self.device, self.dtype)
         if len(token_ids) and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < len(self.embedding):
             raise InputError(
                 f"Token ids reach from {int(token_ids.min())} to {int(token_ids.max())}, the draft at {self.path} has"
                 f" a vocabulary of {len(self.embedding)}; are they another model's?"
             )
-        return self.embedding[token_ids.cpu()].to(self.device, self.dtype)
+        return self.embedding_scale * self.embedding[token_ids.cpu()].to(self.device, self.dtype)
 
 
 def load_draft(

@@ -11,6 +11,12 @@ InputNorm = Literal["none", "concat", "slots"]
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 WindowFrom = Literal["query", "start"]
 
+#: Flags of a wiring that stand for the config's entry of the same name.
+FLAGS = (
+    "input_norm", "norm_before_residual", "norm_output", "norm_head", "hidden_first", "token_shift", "window_from",
+    "position_offset", "position_advance",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -80,9 +86,12 @@ class DraftConfig:
     norm_before_residual: bool = False  # the residual source is rms(g) instead of g
     norm_output: bool = False  # feed back rms(u) instead of u
     norm_head: bool = True  # lm_head reads rms(u) instead of u
+    hidden_first: bool = False  # x is cat(rms(g), rms(embed)); every known system has the embedding first
+    token_shift: int = 0  # of the token read beside a state; see `fusion.paired`
     windows: tuple[int | None, ...] = (None,)
     window_from: WindowFrom = "query"
     position_offset: int = 0  # rope position of pair 0 at step 0; 1 in speculators' training
+    position_advance: int = 1  # by which the rope position grows from step to step
     mismatches: tuple[str, ...] = ()
 
     @property
@@ -102,8 +111,11 @@ class DraftConfig:
 
     def under(self, wiring: Wiring) -> DraftConfig:
         """This config with the flags that `wiring` sets."""
-        names = ("input_norm", "norm_before_residual", "norm_output", "norm_head", "window_from", "position_offset")
-        overrides = {name: getattr(wiring, name) for name in names if getattr(wiring, name) is not None}
-        if wiring.rope_theta is not None:
-            overrides["rope"] = replace(self.rope, theta=wiring.rope_theta)
+        overrides = {name: getattr(wiring, name) for name in FLAGS if getattr(wiring, name) is not None}
+        entries = ("theta", "kind", "fraction", "interleaved")
+        turned = {name: value for name in entries if (value := getattr(wiring, f"rope_{name}")) is not None}
+        if turned:
+            overrides["rope"] = replace(self.rope, **turned)
+        if wiring.window is not None:
+            overrides["windows"] = (None if wiring.window == "off" else wiring.window,) * self.n_layers
         return replace(self, **overrides)

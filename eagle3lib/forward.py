@@ -310,8 +310,8 @@ def _blocks(draft: Draft, rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _turns(config: DraftConfig, pairs: Int[Tensor, " R"], step: int, length: int) -> layer.Turns:
-    """Rope of step k at pair i: position i + k + offset, in a sequence of so many pairs."""
-    shift = step + config.position_offset
+    """Rope of step k at pair i: position i + k * advance + offset, in a sequence of so many pairs."""
+    shift = step * config.position_advance + config.position_offset
     return rope.cos_sin(pairs + shift, config.rope, config.rotary_dim, length + shift)
 
 

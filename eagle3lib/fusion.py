@@ -57,6 +57,28 @@ def fuse(draft: Draft, sample: Sample, wiring: Wiring) -> Float[Tensor, "P H"]:
     return linear(aux, draft.weights.fc, draft.weights.fc_bias) if config.uses_fc else aux
 
 
+def paired(
+    config: DraftConfig, g: Float[Tensor, "P H"], embedding: Float[Tensor, "T H"]
+) -> tuple[Float[Tensor, "P H"], Float[Tensor, "T-1 H"]]:
+    """The states, and the embeddings beside them: pair i reads row i at step 0 and row i + k at step k.
+
+    A pair is (h[i], x[i + 1]) and predicts x[i + 2]. Misaligned by `token_shift`, still predicting x[i + 2]:
+    (h[i], x[i]) where the ids were not shifted against the states, (h[i - 1], x[i + 1]) where a state lags, the
+    first pair's being zero. No shift shows a pair the token that it predicts.
+
+    Raises:
+        ValueError: for a shift of more than one.
+    """
+    match config.token_shift:
+        case 0:
+            return g, embedding[1:]
+        case -1:
+            return g, embedding[:-1]
+        case 1:
+            return torch.cat([torch.zeros_like(g[:1]), g[:-1]]), embedding[1:]
+    raise ValueError(f"token_shift must be -1, 0 or 1, found {config.token_shift}")
+
+
 def expect_input_norms(draft: Draft, config: DraftConfig) -> None:
     """Check that the draft holds the input norms that a config asks for.
 

@@ -46,7 +46,8 @@ def layer_input(
     embed_normed = rms_norm(embedding, w.embed_norm, config.norm_eps)
     tap("embed_normed", embed_normed)
     tap("hidden_normed", normed)
-    x = torch.cat([embed_normed, normed], dim=-1)  # [R, 2H], embedding first
+    halves = [normed, embed_normed] if config.hidden_first else [embed_normed, normed]
+    x = torch.cat(halves, dim=-1)  # [R, 2H]
     return x, normed if config.norm_before_residual else g
 
 

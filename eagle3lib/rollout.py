@@ -101,13 +101,13 @@ def chain_states(
         return  # the fused kernel divides by the number of pairs
     config = draft.config.under(wiring)
     embedding = draft.embed(sample.token_ids)  # [T, H]
-    g = fusion.fuse(draft, sample, wiring)  # [P, H]
-    u, prefix = forward.first_step(draft, config, g, embedding[1 : 1 + len(g)], tap)
+    g, following = fusion.paired(config, fusion.fuse(draft, sample, wiring), embedding)  # [P, H], [T - 1, H]
+    u, prefix = forward.first_step(draft, config, g, following[: len(g)], tap)
     yield u
     for k in range(1, steps):
-        n = min(len(g), len(embedding) - 1 - k)
+        n = min(len(g), len(following) - k)
         if n <= 0:
             return
         g_back = forward.feedback(draft, config, u[:n])
-        u = forward.next_step(draft, config, g_back, embedding[1 + k : 1 + k + n], prefix, tap)
+        u = forward.next_step(draft, config, g_back, following[k : k + n], prefix, tap)
         yield u

@@ -28,7 +28,26 @@ from eagle3lib.target import Target
 #: The truth that is the recorded token itself, not a teacher.
 RECORDED = "recorded"
 
-Truth = Boundary | str
+
+@dataclass(frozen=True)
+class Teacher:
+    """A teacher in full: whose state, whether the target's final norm was applied to it, over which vocabulary.
+
+    A bare boundary in its place is the usual one: normed, unless the state is normed already, over the draft
+    vocabulary.
+    """
+
+    boundary: Boundary
+    normed: bool = True
+    full: bool = False
+
+    @classmethod
+    def of(cls, truth: Boundary | Teacher) -> Teacher:
+        """A bare boundary spelt out."""
+        return truth if isinstance(truth, Teacher) else cls(truth, normed=truth != FINAL_NORMED)
+
+
+Truth = Boundary | str | Teacher
 
 
 @dataclass(frozen=True)
@@ -103,15 +122,18 @@ def step_counts(
 
 @torch.inference_mode()
 def teacher_choices(
-    draft: Draft, target: Target, head: Float[Tensor, "Vd H"], sample: Sample, boundary: Boundary
+    draft: Draft, target: Target, head: Float[Tensor, "Vd H"], sample: Sample, truth: Boundary | Teacher
 ) -> Int[Tensor, " R"]:
-    """What a teacher says after each token: argmax over the draft vocabulary, as target ids.
+    """What a teacher says after each token: argmax over the draft vocabulary or the whole one, as target ids.
 
     Args:
         head: as `teacher_head` gives it.
     """
-    last = sample.state(boundary).float()
-    normed = last if boundary == FINAL_NORMED else target.final_norm(last)
+    teacher = Teacher.of(truth)
+    last = sample.state(teacher.boundary).float()
+    normed = target.final_norm(last) if teacher.normed else last
+    if teacher.full:
+        return target.score(normed, torch.zeros(len(normed), dtype=torch.long)).argmax
     return draft.target_ids[linear(normed.to(draft.device), head).argmax(-1)]
 
 
@@ -122,7 +144,62 @@ def teacher_head(draft: Draft, target: Target) -> Tensor:
 
 def truth_name(truth: Truth) -> str:
     """How pages call a truth."""
-    return "recorded token" if truth == RECORDED else f"teacher {boundary_name(truth)}"
+    if truth == RECORDED:
+        return "recorded token"
+    teacher = Teacher.of(truth)
+    usual = Teacher.of(teacher.boundary)
+    norm = "" if teacher.normed == usual.normed else ", normed again" if teacher.normed else ", not normed"
+    return f"teacher {boundary_name(teacher.boundary)}{norm}{', whole vocabulary' if teacher.full else ''}"
+
+
+def every_truth(boundaries: Sequence[Boundary], *, full: bool = True) -> list[Truth]:
+    """The recorded token, and every boundary as teacher, normed or not, over the draft's vocabulary and the whole."""
+    sizes, norms = ((False, True) if full else (False,)), (True, False)
+    return [RECORDED, *(Teacher(b, normed, size) for b in boundaries for size in sizes for normed in norms)]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A wiring and a truth, and the accuracies that they give.
+
+    Attributes:
+        full_acc: of each step that was claimed, with its interval.
+        furthest: the largest difference from the claim.
+        inside: whether every claimed number lies in its interval.
+    """
+
+    wiring: Wiring
+    truth: Truth
+    full_acc: tuple[Estimate, ...]
+    furthest: float
+    inside: bool
+
+
+def reproductions(
+    draft: Draft,
+    samples: Sequence[Sample],
+    wirings: Sequence[Wiring],
+    truths: Sequence[Truth],
+    claimed: Sequence[float],
+    target: Target | None = None,
+) -> list[Reproduction]:
+    """Every wiring with every truth against a trainer's claimed full_acc_0, full_acc_1, ..., the nearest first.
+
+    A wrong wiring and a wrong truth can hide behind each other, so they are tried together.
+
+    Raises:
+        InputError, ValueError: as `step_counts`; ValueError also without a claimed number.
+    """
+    if not claimed:
+        raise ValueError("reproductions needs the claimed accuracy of one step or more")
+    found = []
+    for wiring in wirings:
+        for truth, counts in step_counts(draft, samples, wiring, len(claimed), truths, target).items():
+            steps = tuple(counts.full_acc(k) for k in range(len(claimed)))
+            furthest = max(abs(e.value - c) for e, c in zip(steps, claimed, strict=True))
+            inside = all(e.low <= c <= e.high for e, c in zip(steps, claimed, strict=True))
+            found.append(Reproduction(wiring, truth, steps, furthest, inside))
+    return sorted(found, key=lambda r: (not r.inside, r.furthest))
 
 
 def accuracy_rows(by_truth: Mapping[str, StepCounts]) -> list[dict]:
