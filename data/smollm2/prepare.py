@@ -41,7 +41,7 @@ TEMPERATURE = 0.8
 #: Response tokens that each dump holds at least; the last sample counts towards them.
 FIVE_TOKENS, EVERY_TOKENS, SAMPLED_TOKENS, N_LISTED = 2000, 420, 600, 2
 #: What a repair is fitted from and onto, and how many tokens of the training answers for it.
-REPAIRED, REPAIR_TOKENS = (0, 2, 3, 15, 16, 27, 28, 30), 24000
+REPAIRED, REPAIR_TOKENS = (0, 2, 3, 15, 16, 27, 28, 30), 22000
 
 
 def answer_training_prompts() -> None:
