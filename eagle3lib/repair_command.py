@@ -194,8 +194,8 @@ def _embedding(inv: Investigation, serving: Serving, turned: bool | None):
     if reason := why_embedding_unused(inv.draft, serving.engine, inv.served_config):
         raise InputError(
             f"The served target's embedding is another than the draft was trained with, and {serving.engine.label}"
-            f" would not use the draft's own ({reason}); nothing is written. Serve with an engine that does, or the target"
-            " that the draft was trained for."
+            f" would not use the draft's own ({reason}); nothing is written. Serve with an engine that does, or"
+            " the target that the draft was trained for."
         )
     return own_embedding(inv.draft)
 
