@@ -95,7 +95,9 @@ def test_where_every_trained_boundary_is_served_nothing_moves(draft):
     served = Wiring((3, 0, 2))
     material = Material.of([toys.make_sample(70 + i, name=str(i)) for i in range(4)])
     found = refit(draft, TRAINED, served, material.chosen([0, 1, 2]), material.chosen([3]))
-    torch.testing.assert_close(found.draft.weights.fc, rewire(draft, TRAINED, served).draft.weights.fc, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        found.draft.weights.fc, rewire(draft, TRAINED, served).draft.weights.fc, atol=1e-5, rtol=0
+    )
     assert found.residual < 1e-9
 
 

@@ -149,7 +149,9 @@ def test_an_own_embedding_is_added_beside_fc(form, tmp_path):
     """In `fc`'s dtype, under the file's prefix, and in the index where there is one; the draft then reads its own."""
     tensors = forms.without(toys.draft_tensors(), "embed_tokens.weight")
     write = forms.specforge if form == "specforge" else sharded("safetensors")
-    folder = write(tmp_path / "draft", tensors) if form == "sharded" else write(tmp_path / "draft", toys.draft_tensors())
+    folder = (
+        write(tmp_path / "draft", tensors) if form == "sharded" else write(tmp_path / "draft", toys.draft_tensors())
+    )
     draft = opened(folder, tmp_path)
     table = own_embedding(draft)
     assert torch.equal(table, toys.target_tensors()["model.embed_tokens.weight"])
@@ -181,7 +183,9 @@ def test_no_folder_in_use_is_written_to(tmp_path):
 
 def test_gguf_is_refused_with_what_to_convert(tmp_path):
     draft = load_draft(forms.llama_cpp(tmp_path / "draft", toys.draft_tensors()), device="cpu")
-    with pytest.raises(InputError, match=r"GGUF file, which is not written; repair the safetensors .*convert_hf_to_gguf"):
+    with pytest.raises(
+        InputError, match=r"GGUF file, which is not written; repair the safetensors .*convert_hf_to_gguf"
+    ):
         save_repaired(draft, tmp_path / "out", {}, {}, {})
     assert not (tmp_path / "out").exists()
 
