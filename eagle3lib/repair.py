@@ -125,8 +125,8 @@ class Ladder:
             )
             return (
                 f"The served boundaries {self.served} do not hold what fc needs.{told} The best rung brings back"
-                f" {best:.0%} of the lost acceptance length on these prompts. Nothing is written; the engine must capture"
-                " other boundaries."
+                f" {best:.0%} of the lost acceptance length on these prompts. Nothing is written; the engine must"
+                " capture other boundaries."
             )
         left = "" if self.chosen.suffices else f", which still loses {self.chosen.lost}"
         return (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import toys
 import torch
+import toys
 
-from eagle3lib import fusion, refit as room
+from eagle3lib import fusion
+from eagle3lib import refit as room
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.errors import InputError

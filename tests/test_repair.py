@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toys
 import torch
+import toys
 
 from eagle3lib.acceptance import acceptance
 from eagle3lib.boundaries import Wiring

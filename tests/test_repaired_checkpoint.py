@@ -9,8 +9,8 @@ from pathlib import Path
 
 import forms
 import pytest
-import toys
 import torch
+import toys
 from safetensors.torch import load_file
 
 from eagle3lib import pickles
