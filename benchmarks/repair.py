@@ -20,32 +20,22 @@ import typer
 from rich.console import Console
 
 from eagle3lib import load_case
+from eagle3lib.acceptance import Acceptance, acceptance
 from eagle3lib.boundaries import Wiring
 from eagle3lib.investigation import Investigation
 from eagle3lib.material import Material
-from eagle3lib.repair import Ladder, climb
+from eagle3lib.refit import Fit, refit
 from eagle3lib.results import write_json
+from eagle3lib.rewire import move_columns
+from eagle3lib.rungs import Judge, Rung
 from eagle3lib.tensors import read_json
+from eagle3lib.tune import tune
 
 DATA = Path(__file__).parent.parent / "data" / "smollm2"
 BOUNDARIES = (0, 2, 3, 15, 16, 27, 28, 30)
 SERVED = ((3, 16, 28), (2, 15, 27), (15, 27, 28), (30, 30, 30))
 TOKENS = (800, 1500, 2500, 3500, 5000, 20000)
 VALIDATION, STEPS = 8, 4
-
-
-def rows_of(ladder: Ladder, asked: int) -> list[dict]:
-    """One row a rung, with the number of tokens that it used."""
-    found = []
-    for rung in ladder.rungs:
-        fitted = rung.name in ("refit", "tune")
-        row = {"served": list(ladder.served.slots), "rung": rung.name, "tokens": asked if fitted else 0}
-        row |= {"length": rung.found.walk.length.to_json(), "lost": rung.lost.to_json()}
-        row |= {"gain": rung.gain.to_json() if rung.gain else None, "recovered": rung.recovered.to_json()}
-        row |= {"conditional": [c.value for c in rung.found.walk.conditional], "worst_quarter_loses": rung.worst}
-        row |= {"offered": rung.offered, "fit": ladder.fit.to_json() if rung.name == "refit" else None}
-        found.append(row)
-    return found
 
 
 def main(
@@ -61,33 +51,62 @@ def main(
     train, judged = by_name["train"], by_name["held_out"]
     validation = train.chosen(range(VALIDATION))
     rest = train.chosen(range(VALIDATION, len(train.served)))
-    wirings = [tuple(int(b) for b in text.split(",")) for text in served] if served else SERVED
-    record = read_json(out) if out.exists() else {"rows": []}
-    for slots in wirings:
+    trained = inv.trained.wiring
+    record = Record(out, judged, validation, trained)
+    for slots in [tuple(int(b) for b in text.split(",")) for text in served] if served else SERVED:
+        wiring = Wiring(slots)
+        judge = Judge(inv.draft, trained, wiring, judged, STEPS)
+        rungs = [judge.rung("served", inv.draft)]
+        if (rewired := move_columns(inv.draft, trained, wiring)).moved:
+            rungs.append(judge.rung("rewire", rewired.draft, rungs[0]))
+        below = rungs[-1]
         for n in tokens or TOKENS:
             if rest.tokens < n:
                 console.print(f"{n:,} tokens were asked for and {rest.tokens:,} are captured; left out.")
                 continue
-            sets = (rest.up_to(n), validation, judged)
-            target = inv.target if n == tune_at else None
-            ladder = climb(inv.draft, inv.trained.wiring, Wiring(slots), sets, target, steps=STEPS, every_rung=True)
-            new = rows_of(ladder, n)
-            kept = [row for row in record["rows"] if _key(row) not in {_key(other) for other in new}]
-            record = {
-                "command": shlex.join(["python", "benchmarks/repair.py", *sys.argv[1:]]),
-                "date": date.today().isoformat(),
-                "trained": list(inv.trained.wiring.slots),
-                "steps": STEPS,
-                "judged": {"prompts": len(judged.served), "tokens": judged.tokens},
-                "validation": {"prompts": len(validation.served), "tokens": validation.tokens},
-                "true_length": ladder.true.walk.length.to_json(),
-                "true_conditional": [c.value for c in ladder.true.walk.conditional],
-                "rows": sorted([*kept, *new], key=_key),
-            }
-            write_json(out, record)
-            for row in new:
-                console.print(f"{slots} {row['rung']:7} {row['tokens']:6} {row['length']['value']:.3f}"
-                              f" back {row['recovered']['value']:.1%}")  # fmt: skip
+            fit = refit(inv.draft, trained, wiring, rest.up_to(n), validation)
+            rungs.append(judge.rung("refit", fit.draft, below))
+            record.keep(slots, rungs, n, fit)
+            if n == tune_at:
+                tuned = tune(fit.draft, wiring, inv.target, rest.up_to(n), validation)
+                rungs = [judge.rung("tune", tuned.draft, rungs[-1])]
+                record.keep(slots, rungs, n)
+            record.write(acceptance(judge.true, STEPS))
+            for rung in rungs:
+                back = rung.recovered
+                console.print(f"{slots} {rung.name:7} {n:6} {rung.found.walk.length} back {back}")
+            rungs = []
+
+
+class Record:
+    """The rows of earlier runs and of this one; a row made again replaces the old one."""
+
+    def __init__(self, file: Path, judged: Material, validation: Material, trained: Wiring) -> None:
+        self.file = file
+        self.rows = {_key(row): row for row in (read_json(file)["rows"] if file.exists() else [])}
+        self.facts = {
+            "command": shlex.join(["python", "benchmarks/repair.py", *sys.argv[1:]]),
+            "date": date.today().isoformat(),
+            "trained": list(trained.slots),
+            "steps": STEPS,
+            "judged": {"prompts": len(judged.served), "tokens": judged.tokens},
+            "validation": {"prompts": len(validation.served), "tokens": validation.tokens},
+        }
+
+    def keep(self, slots: tuple[int, ...], rungs: list[Rung], tokens: int, fit: Fit | None = None) -> None:
+        """Rungs of one served wiring; those without data have no tokens."""
+        for rung in rungs:
+            fitted = rung.name in ("refit", "tune")
+            row = {"served": list(slots), "rung": rung.name, "tokens": tokens if fitted else 0, **rung.to_json()}
+            row |= {"fit": fit.to_json()} if rung.name == "refit" and fit else {}
+            self.rows[_key(row)] = row
+
+    def write(self, true: Acceptance) -> None:
+        """The file, sorted."""
+        found = {
+            "true": {"length": true.walk.length.to_json(), "conditional": [c.value for c in true.walk.conditional]}
+        }
+        write_json(self.file, {**self.facts, **found, "rows": [self.rows[key] for key in sorted(self.rows)]})
 
 
 def _key(row: dict) -> tuple:

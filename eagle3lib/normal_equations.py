@@ -49,8 +49,8 @@ class NormalEquations:
         Raises:
             InputError: if the matrix is not positive definite, as with a penalty near zero and a repeated slot.
         """
-        moved = torch.cholesky_solve(self.cross, self._factor(penalty)) / self.scale[:, None]  # [D, H]
-        return self.start.double() + moved.T
+        moved = torch.cholesky_solve(self.cross, self._factor(penalty)).div_(self.scale[:, None])  # [D, H]
+        return moved.T.add_(self.start)
 
     def condition(self, penalty: float) -> float:
         """λ_max / λ_min of the matrix that is solved, by power iterations: right to a few per cent."""

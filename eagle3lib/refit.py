@@ -71,7 +71,7 @@ class Fit:
 
 
 def memory_needed(draft: Draft) -> int:
-    """Bytes that a refit takes beside the draft and one sample: 8.4 GB for 3 slots of 7168."""
+    """Bytes that a refit takes beside the draft and one sample: 11.1 GB for 3 slots of 7168."""
     return bytes_needed(draft.config.n_slots * draft.config.target_hidden_size, draft.config.hidden_size)
 
 

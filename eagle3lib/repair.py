@@ -16,56 +16,28 @@ does not change, and no rung is expected to beat the true wiring.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from eagle3lib.acceptance import Acceptance, acceptance, length_difference, walk
-from eagle3lib.bootstrap import Estimate, estimate
+from eagle3lib.acceptance import Acceptance, acceptance
+from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.material import Material
 from eagle3lib.refit import Fit, refit
 from eagle3lib.rewire import Rewired, move_columns, slot_value
-from eagle3lib.rollout import Rollout
+from eagle3lib.rungs import MARGIN, Judge, Rung
 from eagle3lib.target import Target
 from eagle3lib.tune import Tuned, tune
 
-#: Tokens a round that may be lost without a word.
-MARGIN = 0.05
 #: A repair that brings back less of the lost length is none.
 WORTHWHILE = 0.5
 #: Where so much of the fused state's variance cannot be told from the served states, they do not hold it: a fit then
 #: makes another draft, good on prompts like those it saw. SmolLM2 served on [15, 27, 28] leaves 0.13 and on three
 #: copies of B(30) 0.91, which still brought three quarters of the length back on prompts of the same kind.
 NOT_HELD = 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Rung:
-    """A draft on the ladder, judged.
-
-    Attributes:
-        found: its acceptance on the judged prompts.
-        gain: acceptance length above the last offered rung, paired; None for the first.
-        lost: what the true wiring has more, paired.
-        recovered: share of what the served wiring lost that came back.
-        worst: what the quarter of the prompts that lose most lose, in tokens a round.
-        offered: the gain is told apart from none.
-        suffices: what is still lost is below the margin.
-    """
-
-    name: str
-    draft: Draft = field(repr=False)
-    rollouts: list[Rollout] = field(repr=False)
-    found: Acceptance = field(repr=False)
-    gain: Estimate | None
-    lost: Estimate
-    recovered: Estimate
-    worst: float
-    offered: bool = False
-    suffices: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,19 +114,7 @@ class Ladder:
 
     def to_json(self) -> dict:
         """Plain data for a results file."""
-        rungs = {
-            rung.name: {
-                "length": rung.found.walk.length.to_json(),
-                "gain": rung.gain.to_json() if rung.gain else None,
-                "lost": rung.lost.to_json(),
-                "recovered": rung.recovered.to_json(),
-                "worst_quarter_loses": rung.worst,
-                "conditional": [c.value for c in rung.found.walk.conditional],
-                "offered": rung.offered,
-                "suffices": rung.suffices,
-            }
-            for rung in self.rungs
-        }
+        rungs = {rung.name: rung.to_json() for rung in self.rungs}
         return {
             "trained": list(self.trained.slots),
             "served": list(self.served.slots),
@@ -194,29 +154,10 @@ def climb(
         InputError: as `move_columns`, `refit` and `tune`.
     """
     fit, validation, judged = sets
-    true = judged.true_rollouts(draft, trained, steps)
     rewired = move_columns(draft, trained, served)
-    broken = judged.rollouts(draft, served, steps)
-
-    def rung(name: str, own: Draft, below: Rung | None) -> Rung:
-        rollouts = broken if below is None else judged.rollouts(own, served, steps)
-        gain = length_difference(rollouts, below.rollouts, steps) if below else None
-        lost = length_difference(true, rollouts, steps)
-        return Rung(
-            name,
-            own,
-            rollouts,
-            acceptance(rollouts, steps),
-            gain,
-            lost,
-            recovered_share(true, broken, rollouts, steps),
-            _worst_quarter(true, rollouts, steps),
-            offered=bool(gain and gain.low > 0),
-            suffices=lost.high < margin,
-        )
-
-    rungs = [rung("served", draft, None)]
-    zeroed = {slot: slot_value(draft, judged.trained, true, trained, slot) for slot in rewired.lost_slots}
+    judge = Judge(draft, trained, served, judged, steps)
+    rungs = [judge.rung("served", draft, margin=margin)]
+    zeroed = {slot: slot_value(draft, judged.trained, judge.true, trained, slot) for slot in rewired.lost_slots}
     fitted = tuned = None
 
     def climb_on() -> bool:
@@ -226,47 +167,17 @@ def climb(
         return next((r for r in reversed(rungs) if r.offered), rungs[0])
 
     if rewired.moved:
-        found = rung("rewire", rewired.draft, rungs[0])
+        found = judge.rung("rewire", rewired.draft, rungs[0], margin)
         immaterial = all(value.high < margin for value in zeroed.values())
         rungs.append(replace(found, suffices=immaterial and (rewired.exact or found.suffices)))
     if climb_on():
         fitted = refit(draft, trained, served, fit, validation)
-        rungs.append(rung("refit", fitted.draft, last_offered()))
+        rungs.append(judge.rung("refit", fitted.draft, last_offered(), margin))
     if climb_on() and fitted and target:
         tuned = tune(fitted.draft, served, target, fit, validation)
-        rungs.append(rung("tune", tuned.draft, last_offered()))
-    acceptance_of_true = acceptance(true, steps)
-    return Ladder(trained, served, steps, margin, acceptance_of_true, tuple(rungs), rewired, zeroed, fitted, tuned)
-
-
-def recovered_share(
-    true: Sequence[Rollout], broken: Sequence[Rollout], mended: Sequence[Rollout], steps: int
-) -> Estimate:
-    """(AL mended - AL broken) / (AL true - AL broken) along the walk, by prompt; NaN where nothing is lost."""
-    sums = np.concatenate([_walked(rollouts, steps) for rollouts in (true, broken, mended)], axis=1)  # [n, 6]
-
-    def share(s: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            best, worst, found = (s[..., 2 * i] / s[..., 2 * i + 1] for i in range(3))
-            return np.where(best > worst, (found - worst) / (best - worst), np.nan)
-
-    return estimate(sums, share, int(sums[:, 5].sum()))
-
-
-def _walked(rollouts: Sequence[Rollout], steps: int) -> np.ndarray:
-    """[n, 2] tokens and rounds of each prompt along the walk, each turn's last round left out."""
-    kept = [[r for r in walk(rollout, steps) if not r.last] for rollout in rollouts]
-    return np.array([[sum(r.length for r in rounds), len(rounds)] for rounds in kept], dtype=float)
-
-
-def _worst_quarter(true: Sequence[Rollout], rollouts: Sequence[Rollout], steps: int) -> float:
-    """Tokens a round that the quarter of the prompts loses which loses most; NaN without a round."""
-    whole, own = _walked(true, steps), _walked(rollouts, steps)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = whole[:, 0] / whole[:, 1] - own[:, 0] / own[:, 1]
-    order = np.argsort(-np.nan_to_num(losses, nan=-np.inf))[: max(len(losses) // 4, 1)]
-    (tokens, rounds), (own_tokens, own_rounds) = whole[order].sum(0), own[order].sum(0)
-    return float(tokens / rounds - own_tokens / own_rounds) if rounds and own_rounds else float("nan")
+        rungs.append(judge.rung("tune", tuned.draft, last_offered(), margin))
+    true = acceptance(judge.true, steps)
+    return Ladder(trained, served, steps, margin, true, tuple(rungs), rewired, zeroed, fitted, tuned)
 
 
 def _row(name: str, found: Acceptance, rung: Rung | None) -> dict:

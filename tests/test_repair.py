@@ -15,9 +15,10 @@ from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.errors import InputError
 from eagle3lib.material import Material
-from eagle3lib.repair import climb, recovered_share
+from eagle3lib.repair import climb
 from eagle3lib.rewire import rewire
 from eagle3lib.rollout import rollout
+from eagle3lib.rungs import recovered_share
 from eagle3lib.sample import Sample
 
 TRAINED = Wiring((0, 2, 3))
