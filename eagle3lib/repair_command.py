@@ -39,11 +39,17 @@ class Serving:
     engine: Engine
     version: str | None
     wiring: Wiring
+    stated: bool  # by the case, as seen in a log
 
     def settings(self, inv: Investigation) -> dict[str, Any]:
-        """The served ids in the engine's spelling; {} where the engine has none for these boundaries."""
-        ids = self.engine.ids(self.wiring.slots, inv.shape, self.version).ids if inv.shape else None
-        return self.engine.settings(ids) if ids is not None else {}
+        """The served ids in the engine's spelling, where config.json leaves them to its default.
+
+        {} where it names them, or where a log says what was captured and so the config is not what decides.
+        """
+        if self.stated or inv.shape is None or self.engine.read_ids(inv.served_config).ids is not None:
+            return {}
+        ids = self.engine.ids(self.wiring.slots, inv.shape, self.version).ids
+        return {} if ids is None else self.engine.settings(ids)
 
 
 def repair(
@@ -123,11 +129,11 @@ def _serving(inv: Investigation, name: str | None, version: str | None) -> Servi
     same = section is not None and engine is inv.engine
     version = version or (section.version if same else None)
     if same and section.boundaries is not None:
-        return Serving(engine, version, inv.served.wiring)
+        return Serving(engine, version, inv.served.wiring, stated=True)
     if inv.shape is None:
         raise InputError(f"{inv.case.path} names no target, whose depth the engine's layer ids depend on.")
     ids = engine.read_ids(inv.served_config)
-    return Serving(engine, version, Wiring(engine.boundaries(ids, inv.shape, version)))
+    return Serving(engine, version, Wiring(engine.boundaries(ids, inv.shape, version)), stated=False)
 
 
 def _material(

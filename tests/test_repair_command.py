@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,24 +31,32 @@ def repair(*arguments: object):
     return CliRunner().invoke(app, ["repair", *map(str, arguments)], env={"COLUMNS": "300"})
 
 
-@pytest.fixture
-def case(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory) -> Path:
     """A toy draft trained on [0, 2, 3], whose config SGLang reads as [2, 3, 4], and prompts that it answered itself."""
-    target = toys.write_target(tmp_path / "target")
+    folder = tmp_path_factory.mktemp("answered")
+    target = toys.write_target(folder / "target")
     tensors = forms.without(toys.draft_tensors(), "embed_tokens.weight")
     tensors["fc.weight"][:, : toys.HIDDEN] = 0
     ids = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}
-    folder = forms.put(tmp_path / "draft", forms.midlayer(tensors), forms.flat_config(**ids))
-    draft = load_draft(folder, load_target(target), "cpu")
+    forms.put(folder / "draft", forms.midlayer(tensors), forms.flat_config(**ids))
+    draft = load_draft(folder / "draft", load_target(target), "cpu")
     for i in range(12):
         sample = toys.make_sample(300 + i, length=32, turns=((4, 30),), name=str(i))
         sample = replace(sample, states={b: h / (1 + b) for b, h in sample.states.items()})
         told = told_by(draft, sample)
-        write_sample(tmp_path / "dump", i, told.token_ids, told.loss_mask, told.states, metadata={"temperature": "0.0"})
-    (tmp_path / "case.toml").write_text(
+        write_sample(folder / "dump", i, told.token_ids, told.loss_mask, told.states, metadata={"temperature": "0.0"})
+    (folder / "case.toml").write_text(
         'name = "toy"\n[draft]\npath = "draft"\n[target]\npath = "target"\n[training]\nboundaries = [0, 2, 3]\n'
         '[[dumps]]\nname = "all"\npath = "dump"\n[served]\nengine = "sglang"\nversion = "0.5.23"\nsteps = 2\n'
     )
+    return folder
+
+
+@pytest.fixture
+def case(answered: Path, tmp_path: Path) -> Path:
+    """A copy of it, to change."""
+    shutil.copytree(answered, tmp_path, dirs_exist_ok=True)
     return tmp_path / "case.toml"
 
 
@@ -70,6 +79,20 @@ def test_the_lowest_rung_that_suffices_is_written(case, tmp_path):
     assert torch.equal(new["fc.weight"], rewire(draft, TRAINED, Wiring((2, 3, 4))).draft.weights.fc)
     notes = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert (notes["repair"], notes["engine"], notes["config_changed"]) == ("rewire", "sglang", {})
+
+
+def test_ids_that_were_left_to_the_default_are_written(case, tmp_path):
+    """A config without ids: SGLang's default of a target of 8 blocks, spelled out."""
+    config = tmp_path / "draft" / "config.json"
+    data = json.loads(config.read_text())
+    config.write_text(json.dumps(data | {"eagle_config": {"use_aux_hidden_state": True}}))
+    target = tmp_path / "target" / "config.json"
+    target.write_text(json.dumps(json.loads(target.read_text()) | {"num_hidden_layers": 8}))
+    found = repair("--case", case, "--out", tmp_path / "out", "--margin", "9")
+    assert "SGLang feeds [2, 4, 5]" in found.output
+    assert found.exit_code == 0, found.output
+    notes = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert notes["config_changed"] == {"eagle_config.eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
 
 
 def test_without_a_dump_moved_columns_are_written_and_called_unjudged(case, tmp_path):
