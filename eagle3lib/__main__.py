@@ -17,9 +17,11 @@ def commands() -> None:
 
 
 if sys.argv[1:2] != ["check"]:  # whose answer would come seconds later behind Jupyter's imports
+    from eagle3lib.repair_command import repair
     from eagle3lib.run import run
 
     app.command()(run)
+    app.command()(repair)
 app.command()(check)
 
 

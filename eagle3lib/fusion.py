@@ -35,8 +35,8 @@ def slot_state(draft: Draft, sample: Sample, boundary: Boundary) -> Float[Tensor
     return state.to(draft.device, draft.dtype)
 
 
-def fuse(draft: Draft, sample: Sample, wiring: Wiring) -> Float[Tensor, "P H"]:
-    """g = fc(aux) of every pair, with the input norm that the wiring's flags ask for; the one state without fc.
+def fc_input(draft: Draft, sample: Sample, wiring: Wiring) -> Float[Tensor, "P C"]:
+    """aux of every pair: the slots side by side, with the input norm that the wiring's flags ask for.
 
     Raises:
         InputError: if the wiring has not the draft's number of slots, or asks for a norm whose weights the
@@ -52,9 +52,17 @@ def fuse(draft: Draft, sample: Sample, wiring: Wiring) -> Float[Tensor, "P H"]:
     if config.input_norm == "slots":
         states = [rms_norm(s, w, config.norm_eps) for s, w in zip(states, norms, strict=True)]
     aux = torch.cat(states, dim=-1)  # [P, A*Ht]
-    if config.input_norm == "concat":
-        aux = rms_norm(aux, norms[0], config.norm_eps)
-    return linear(aux, draft.weights.fc, draft.weights.fc_bias) if config.uses_fc else aux
+    return rms_norm(aux, norms[0], config.norm_eps) if config.input_norm == "concat" else aux
+
+
+def fuse(draft: Draft, sample: Sample, wiring: Wiring) -> Float[Tensor, "P H"]:
+    """g = fc(aux) of every pair; the one state without fc.
+
+    Raises:
+        InputError: as `fc_input`.
+    """
+    aux = fc_input(draft, sample, wiring)
+    return linear(aux, draft.weights.fc, draft.weights.fc_bias) if draft.config.uses_fc else aux
 
 
 def paired(

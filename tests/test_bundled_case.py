@@ -16,7 +16,8 @@ from eagle3lib.acceptance import length_difference
 from eagle3lib.checks.checkpoint import check_map
 from eagle3lib.dialects import read_checkpoint
 from eagle3lib.investigation import Investigation
-from eagle3lib.repair import rewire, save_rewired
+from eagle3lib.repaired_checkpoint import save_rewired
+from eagle3lib.rewire import rewire
 from eagle3lib.rollout import chain_states
 from eagle3lib.search import without_hints
 from eagle3lib.training import step_counts

@@ -26,9 +26,10 @@ def test_python_example_runs() -> None:
 
 def test_options_of_the_commands_exist() -> None:
     """Every option that the README shows is one of that command's."""
-    shown: dict[str, set[str]] = {"run": set(), "check": set()}
+    shown: dict[str, set[str]] = {"run": set(), "check": set(), "repair": set()}
     for line in (line for block in blocks("") for line in block.splitlines()):
-        shown["check" if " check " in line else "run"] |= set(re.findall(r" (--[a-z-]+)", line))
+        command = next((name for name in shown if f" {name} " in line), "run")
+        shown[command] |= set(re.findall(r" (--[a-z-]+)", line))
     for name, options in shown.items():
         command = [sys.executable, "-m", "eagle3lib", name, "--help"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "200"})

@@ -40,6 +40,8 @@ LISTED = (0, 3, 16, 28)
 TEMPERATURE = 0.8
 #: Response tokens that each dump holds at least; the last sample counts towards them.
 FIVE_TOKENS, EVERY_TOKENS, SAMPLED_TOKENS, N_LISTED = 2000, 420, 600, 2
+#: What a repair is fitted from and onto, and how many tokens of the training answers for it.
+REPAIRED, REPAIR_TOKENS = (0, 2, 3, 15, 16, 27, 28, 30), 22000
 
 
 def answer_training_prompts() -> None:
@@ -283,6 +285,38 @@ def write_claim() -> None:
     (HERE / "training.json").write_text(json.dumps(claim, indent=2) + "\n")
 
 
+def capture_for_repair() -> None:
+    """Stage `repair`: states of training answers and of held-out ones, captured again from the committed tokens.
+
+    In this package's own layout, under `work/repair/`. The training answers are drawn from all kinds of prompts.
+    """
+    from eagle3lib.own_layout import FILE_NAME, write_sample
+
+    target = LivingTarget()
+    notes = {"temperature": "0.0", "model": "SmolLM2-135M-Instruct.Q4_1", "dtype_run": "float32"}
+    for name in ("held_out", "train"):
+        folder = WORK / "repair" / name
+        for i, (ids, prompt_length) in enumerate(_committed(name)):
+            if not (folder / FILE_NAME.format(i)).exists():
+                states, logprobs = target.prefill(ids, REPAIRED)
+                narrow = {k: state.to(torch.bfloat16) for k, state in states.items()}
+                mask = torch.arange(len(ids)) >= prompt_length
+                write_sample(folder, i, ids, mask, narrow, logprobs=logprobs, metadata=notes)
+
+
+def _committed(name: str) -> list[tuple[Tensor, int]]:
+    """Greedy sequences of `tokens/`: all held-out ones, or `REPAIR_TOKENS` of training, each with its prompt length."""
+    stored = np.load(HERE / "tokens" / f"{name}.npz")
+    lengths = stored["length"].astype(int).tolist()
+    token_ids = torch.from_numpy(stored["token_ids"].astype(np.int64)).split(lengths)
+    sequences = list(zip(token_ids, stored["prompt_length"].tolist(), strict=True))
+    if name == "held_out":
+        return sequences[: len(sequences) - len(list((HERE / "dumps" / "sampled" / "hidden_states").iterdir()))]
+    random.Random(0).shuffle(sequences)
+    reached = np.cumsum([len(ids) for ids, _ in sequences])
+    return sequences[: int(np.searchsorted(reached, REPAIR_TOKENS)) + 1]
+
+
 def load_library_draft() -> Eagle3DraftModel:
     """The committed draft in the library's own class, float32, its embedding and teacher head the target's.
 
@@ -345,6 +379,7 @@ STAGES = {
     "dumps": (write_dumps, HERE / "dumps" / "listed" / "data_1.pt"),
     "claim": (write_claim, HERE / "training.json"),
     "tokens": (write_tokens, HERE / "tokens" / "held_out.npz"),
+    "repair": (capture_for_repair, WORK / "repair" / "done"),
 }
 
 

@@ -1,6 +1,7 @@
 """Figures: every function returns a matplotlib figure whose title states the finding."""
 
 from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, survival
+from eagle3lib.plots.repairs import ladder, recovery
 from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
 from eagle3lib.plots.weights import slot_columns, weight_scales
 from eagle3lib.plots.where import by_slice, over_training, token_classes, what_a_draft_token_buys
@@ -14,12 +15,14 @@ __all__ = [
     "accuracy_by_truth",
     "along_sequence",
     "bench",
+    "ladder",
     "lengths",
     "norm_histogram",
     "norm_profile",
     "placement_map",
     "ranking",
     "readings",
+    "recovery",
     "round_lengths",
     "slot_columns",
     "slot_heat_map",
