@@ -14,7 +14,8 @@ from source import Engine
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.ecosystems._config_ids import TOP_LEVEL
-from eagle3lib.repair import rewire, save_rewired
+from eagle3lib.repaired_checkpoint import save_rewired
+from eagle3lib.rewire import rewire
 from eagle3lib.tensors import read_json
 
 

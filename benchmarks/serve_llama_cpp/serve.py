@@ -40,7 +40,7 @@ from eagle3lib.recorded_serving import (
     measured,
     repeat_difference,
 )
-from eagle3lib.repair import rewire
+from eagle3lib.rewire import rewire
 
 BUNDLED = Path(__file__).parent.parent.parent / "data" / "smollm2"
 NEW_TOKENS = 160  # as many as the dumped answers have
