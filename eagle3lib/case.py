@@ -94,6 +94,7 @@ class ServedSection(Section):
     steps: int | None = Field(default=None, ge=1)  # draft length K
     acceptance_length: float | None = Field(default=None, ge=1)  # as the engine printed it, bonus included
     recorded: Path | None = None  # rounds of a real engine beside their replay, as data/smollm2/served.json
+    repairs: Path | None = None  # repairs measured before, as data/smollm2/repair.json
 
 
 class Case(Section):
