@@ -157,6 +157,7 @@ def _resolve_paths(data: dict, path: Path) -> None:
         ("training", "record"),
         ("served", "config"),
         ("served", "recorded"),
+        ("served", "repairs"),
     ]
     sections = [(data.get(section), section, field) for section, field in fields]
     sections += [
