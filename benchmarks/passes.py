@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from eagle3lib import forward
+from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.rollout import chain_states
@@ -32,7 +32,7 @@ def random_sample(draft: Draft, tokens: int) -> Sample:
 def manual(draft: Draft, sample: Sample, steps: int) -> list[torch.Tensor]:
     """Every pair's choice at every step, by the manual pass."""
     with torch.inference_mode():
-        return [forward.greedy(draft, u) for u in chain_states(draft, sample, Wiring(SLOTS), steps)]
+        return [draft_head.greedy(draft, u) for u in chain_states(draft, sample, Wiring(SLOTS), steps)]
 
 
 def table(draft: Draft) -> torch.Tensor:

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from shapes import Shape, write_draft
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.case import load_case
 from eagle3lib.checkpoint import Draft, load_draft
@@ -56,7 +56,7 @@ def full_pass(draft: Draft, samples: Sequence[Sample], slots: Slots) -> float:
         embedding = draft.embed(sample.token_ids[1 : sample.n_pairs + 1])
         u, _ = forward.first_step(draft, draft.config, fusion.fuse(draft, sample, Wiring(slots)), embedding)
         starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs])
-        logprobs.append(forward.choose(draft, u[starts], sample.token_ids[starts + 2]).logprob)
+        logprobs.append(draft_head.choose(draft, u[starts], sample.token_ids[starts + 2]).logprob)
     logprob = torch.cat(logprobs)
     return float(-logprob[logprob.isfinite()].double().mean())
 

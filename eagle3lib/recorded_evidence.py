@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.battery import Change, Tie, Trial, look, widened
 from eagle3lib.bootstrap import Estimate, Statistic, estimate, ratio
 from eagle3lib.boundaries import Wiring
@@ -137,7 +137,7 @@ def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride:
         rows = [starts.to(draft.device)]
         u, _ = forward.packed_first_step(draft, config, g, following[: len(g)], [len(g)], rows)
         recorded = sample.token_ids[starts + 2].to(draft.device)
-        choices = forward.choose(draft, u, recorded, config)
+        choices = draft_head.choose(draft, u, recorded, config)
         known = choices.logprob.isfinite()
         nats = torch.where(known, -choices.logprob, 0.0).double()
         columns = torch.stack([nats, known, choices.predicted == recorded, torch.ones_like(known)], dim=1)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.layer import Tap, untapped
@@ -75,7 +75,7 @@ def rollout(draft: Draft, sample: Sample, wiring: Wiring, steps: int, sampling: 
     for k, u in enumerate(chain_states(draft, sample, wiring, steps)):
         rows = valid[:, k].nonzero().flatten()
         own = u[starts.pairs[rows].to(device)]
-        choices = forward.choose(draft, own, recorded[rows, k].to(device), config, sampling)
+        choices = draft_head.choose(draft, own, recorded[rows, k].to(device), config, sampling)
         predicted[rows.to(device), k] = choices.predicted
         logprob[rows.to(device), k] = choices.logprob
         if sampling:

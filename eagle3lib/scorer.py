@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.errors import InputError
@@ -197,7 +197,7 @@ class Scorer:
         rows = [own.to(draft.device) for own in pack.rows]
         u, _ = forward.packed_first_step(draft, self.config, g, embedding.repeat(n, 1), pack.lengths * n, rows * n)
         recorded = pack.recorded.repeat(n)
-        choices = forward.choose(draft, u, recorded.to(draft.device), self.config)
+        choices = draft_head.choose(draft, u, recorded.to(draft.device), self.config)
         logprob, hits = choices.logprob.cpu().double(), choices.predicted.cpu() == recorded
         known = logprob.isfinite()
         nats = torch.where(known, -logprob, 0.0)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eagle3lib import attention, forward, fusion, layer, rope
+from eagle3lib import attention, draft_head, forward, fusion, layer, rope
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
@@ -157,11 +157,11 @@ class _Loop:
 
     def draft(self, u: Float[Tensor, "R H"]) -> list[int]:
         """K target ids from the u of the cache's last position, the last row."""
-        tokens = [int(forward.greedy(self.model, u[-1:], self.config))]
+        tokens = [int(draft_head.greedy(self.model, u[-1:], self.config))]
         while len(tokens) < self.steps:
             g = forward.feedback(self.model, self.config, u[-1:])
             u = self._rows(g, self.model.embed(torch.tensor(tokens[-1:])), len(tokens))
-            tokens.append(int(forward.greedy(self.model, u, self.config)))
+            tokens.append(int(draft_head.greedy(self.model, u, self.config)))
         return tokens
 
     def crop(self, length: int) -> None:

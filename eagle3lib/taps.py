@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3lib import forward
+from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.errors import InputError
@@ -65,7 +65,7 @@ def record(draft: Draft, sample: Sample, wiring: Wiring, steps: int = 1) -> list
 
     config = draft.config.under(wiring)
     for u in chain_states(draft, sample, wiring, steps, tap):
-        found[-1]["logits"] = forward.logits(draft, u, config)
+        found[-1]["logits"] = draft_head.logits(draft, u, config)
         found.append({})
     return found[:-1]
 

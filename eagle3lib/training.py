@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
-from eagle3lib import forward
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
 from eagle3lib.checkpoint import Draft
@@ -109,7 +108,7 @@ def step_counts(
     rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
     config = draft.config.under(wiring)
     for sample in samples:
-        predicted = [forward.greedy(draft, u, config).cpu() for u in chain_states(draft, sample, wiring, steps)]
+        predicted = [draft_head.greedy(draft, u, config).cpu() for u in chain_states(draft, sample, wiring, steps)]
         for truth in truths:
             # labels[j] is the truth about x[j + 1], as a teacher's row j is.
             recorded = truth == RECORDED

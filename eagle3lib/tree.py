@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.config import DraftConfig
@@ -137,7 +137,7 @@ def _grow(
     own = Prefix([Keys(keys.k, keys.v) for keys in prefix.layers], prefix.length)
     owners = torch.arange(len(pairs), device=device)
     root = torch.full_like(owners, -1)
-    forest.offer(owners, root, root + 1, *forward.best(draft, u, k + 1, config))
+    forest.offer(owners, root, root + 1, *draft_head.best(draft, u, k + 1, config))
     computed = torch.full_like(forest.tokens, -1)  # [B, C] the row of a slot's own step
     at_place = torch.full((len(pairs), k), -1, device=device)  # [B, k] the row of the last step at each place
     earlier = torch.empty(len(pairs), 0, dtype=torch.long, device=device)
@@ -162,7 +162,7 @@ def _grow(
         embedding = draft.embed(forest.tokens[owners, slots])
         u = forward.branch_step(draft, config, g, embedding, own, pairs[owners], earlier)
         computed[owners, slots] = at_place[owners, places] = torch.arange(len(owners), device=device)
-        forest.offer(owners, slots, shape.first_slot(level + 1) + places * k, *forward.best(draft, u, k + 1, config))
+        forest.offer(owners, slots, shape.first_slot(level + 1) + places * k, *draft_head.best(draft, u, k + 1, config))
     return forest
 
 

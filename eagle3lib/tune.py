@@ -97,7 +97,7 @@ def _loss(
     g = linear(fusion.fc_input(draft, sample, served), fc, draft.weights.fc_bias)
     embedding = draft.embed(sample.token_ids[1 : n + 1])
     u, _ = forward.packed_first_step(draft, config, g, embedding, [n], [rows.to(draft.device)])
-    said = forward.logits(draft, u, config).float().log_softmax(-1)
+    said = draft_head.logits(draft, u, config).float().log_softmax(-1)
     return -(wanted * said).sum(-1).mean()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.rollout import Rollout
@@ -39,7 +39,7 @@ def rollout_until_miss(draft: Draft, samples: Sequence[Sample], wiring: Wiring, 
     for k in range(steps):
         counts = [len(r) for r in rows]
         recorded = torch.cat([found.recorded[r, k] for found, r in zip(blank, rows, strict=True)])
-        choices = forward.choose(draft, u, recorded.to(device), config)
+        choices = draft_head.choose(draft, u, recorded.to(device), config)
         told = zip(choices.predicted.cpu().split(counts), choices.logprob.cpu().split(counts), strict=True)
         for found, r, (predicted, logprob) in zip(blank, rows, told, strict=True):
             found.predicted[r, k], found.logprob[r, k] = predicted, logprob

@@ -10,7 +10,7 @@ import torch
 import toys
 from torch.testing import assert_close
 
-from eagle3lib import forward
+from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.rollout import chain_states
@@ -44,7 +44,7 @@ def steps_of(draft: Draft, sample: Sample, slots: tuple[int, ...] = toys.SLOTS, 
     wiring = Wiring(slots, **{**TRAINED, **flags})
     with torch.inference_mode():
         states = list(chain_states(draft, sample, wiring, library.TTT_STEPS))
-        return [forward.logits(draft, u, draft.config.under(wiring)).cpu() for u in states]
+        return [draft_head.logits(draft, u, draft.config.under(wiring)).cpu() for u in states]
 
 
 def agreeing(

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from eagle3lib import forward
+from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import load_draft
 from eagle3lib.rollout import chain_states
@@ -117,7 +117,7 @@ def ours(folder: Path, sample: Sample, **flags: object) -> list[Tensor]:
     draft, wiring = load_draft(folder, device="cpu"), Wiring(toys.SLOTS, **flags)
     config = draft.config.under(wiring)
     with torch.inference_mode():
-        return [forward.logits(draft, u, config) for u in chain_states(draft, sample, wiring, STEPS)]
+        return [draft_head.logits(draft, u, config) for u in chain_states(draft, sample, wiring, STEPS)]
 
 
 def furthest(found: list[Tensor], expected: list[Tensor]) -> float:

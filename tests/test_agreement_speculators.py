@@ -13,7 +13,7 @@ import toys
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
-from eagle3lib import forward, training
+from eagle3lib import draft_head, training
 from eagle3lib.boundaries import FINAL_NORMED, Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.rollout import chain_states
@@ -42,7 +42,7 @@ HEADS = [(4, 4, 8), (4, 2, 8), (4, 1, 8), (4, 2, 16)]
 def manual_logits(draft: Draft, sample: Sample, wiring: Wiring = WIRING) -> list[torch.Tensor]:
     """[R, Vd] of every step, as the manual pass has them."""
     with torch.inference_mode():
-        return [forward.logits(draft, u) for u in chain_states(draft, sample, wiring, library.TTT_STEPS)]
+        return [draft_head.logits(draft, u) for u in chain_states(draft, sample, wiring, library.TTT_STEPS)]
 
 
 def saved(model, folder: Path) -> Path:

@@ -89,7 +89,7 @@ def test_logits_match_the_library_on_shipped_samples(inv: Investigation) -> None
     import prepare
     import train_draft
 
-    from eagle3lib import forward
+    from eagle3lib import draft_head
 
     model = library_draft()
     captured: list[torch.Tensor] = []
@@ -101,7 +101,7 @@ def test_logits_match_the_library_on_shipped_samples(inv: Investigation) -> None
                 model(**train_draft.batch_of([sequence]), **train_draft.loss_arguments())
             sample = inv.samples([*TRAINED])[i]
             for k, u in enumerate(chain_states(inv.draft, sample, Wiring(TRAINED), 4)):
-                mine = forward.logits(inv.draft, u)
+                mine = draft_head.logits(inv.draft, u)
                 torch.testing.assert_close(mine, captured[k][: len(mine)], rtol=0, atol=1e-4)
     finally:
         hook.remove()

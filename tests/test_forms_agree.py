@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from eagle3lib import forward
+from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import load_draft
 from eagle3lib.dialects import read_checkpoint
@@ -70,7 +70,7 @@ def test_official_and_modelopt_logits_equal_the_library_s(form, target_folder, t
     draft = load_draft(forms.WRITERS[form](tmp_path, numbers), model_target(numbers, target), device="cpu")
     sample = toys.make_sample()
     with torch.inference_mode():
-        ours = [forward.logits(draft, u) for u in chain_states(draft, sample, WIRING, library.TTT_STEPS)]
+        ours = [draft_head.logits(draft, u) for u in chain_states(draft, sample, WIRING, library.TTT_STEPS)]
     theirs = library.run(model, sample, toys.N_LAYERS - 1)[1]
     back = draft.target_ids.argsort()  # the library's head is in ascending order of target ids
     for mine, its in zip(ours, theirs, strict=True):

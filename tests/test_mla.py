@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from eagle3lib import forward
+from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import load_draft
 from eagle3lib.rollout import chain_states
@@ -112,7 +112,7 @@ def manual(folder: Path, sample: Sample) -> list[Tensor]:
     """Logits of every step, by the manual pass."""
     draft = load_draft(folder, device="cpu")
     with torch.inference_mode():
-        return [forward.logits(draft, u) for u in chain_states(draft, sample, Wiring(toys.SLOTS), STEPS)]
+        return [draft_head.logits(draft, u) for u in chain_states(draft, sample, Wiring(toys.SLOTS), STEPS)]
 
 
 VARIANTS = {

@@ -20,7 +20,7 @@ import torch
 from bundled import CASE, library_draft, living_target
 from torch import Tensor
 
-from eagle3lib import forward, load_case, rollout
+from eagle3lib import draft_head, load_case, rollout
 from eagle3lib.acceptance import walk
 from eagle3lib.boundaries import Wiring
 from eagle3lib.investigation import Investigation
@@ -219,7 +219,7 @@ def acceptances(investigation: Investigation, sample: Sample, wiring: Wiring, lo
         n = min(len(u), len(sample.token_ids) - 2 - k)
         tokens = sample.token_ids[2 + k : 2 + k + n]
         labels = draft.draft_ids[tokens]
-        logq = (forward.logits(draft, u[:n], config).double() / TEMPERATURE).log_softmax(-1)
+        logq = (draft_head.logits(draft, u[:n], config).double() / TEMPERATURE).log_softmax(-1)
         logq = logq.gather(1, labels.clamp_min(0)[:, None])[:, 0].masked_fill(labels < 0, -torch.inf)
         kept[:n, k] = (logq - logp[2 + k : 2 + k + n]).clamp_max(0).exp()
     return kept

@@ -154,7 +154,7 @@ def kept_by_hand(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> li
 
     A kept key was made from (g', embedding) at its own position: as if the target's state had fused to g'.
     """
-    from eagle3lib import forward, fusion
+    from eagle3lib import draft_head, forward, fusion
 
     config, tokens = draft.config.under(wiring), sample.token_ids
     g, embedding = fusion.fuse(draft, sample, wiring), draft.embed(tokens)
@@ -166,7 +166,7 @@ def kept_by_hand(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -> li
             kept, accepted = {}, 0
             rows, ids = g[: t + 1], tokens[1 : t + 2]
             for k in range(steps):
-                choice = forward.greedy(draft, u[-1:], config)
+                choice = draft_head.greedy(draft, u[-1:], config)
                 if t + 2 + k >= turn.end or int(choice) != int(tokens[t + 2 + k]):
                     break
                 accepted += 1

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eagle3lib import forward, tree
+from eagle3lib import draft_head, tree
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.forest import Forest
@@ -112,7 +112,7 @@ class ForcedRound:
 
 def manual(draft: Draft, sample: Sample) -> list[Tensor]:
     """Logits of three steps by the chain's own pass, which other tests hold against other implementations."""
-    return [forward.logits(draft, u) for u in chain_states(draft, sample, WIRING, 3)]
+    return [draft_head.logits(draft, u) for u in chain_states(draft, sample, WIRING, 3)]
 
 
 def change_layer(**changes: object) -> Callable[[dict], None]:
