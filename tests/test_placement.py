@@ -220,6 +220,21 @@ def test_a_scaled_embedding_is_proved_by_its_ratio(inv: Investigation, five) -> 
     assert found.evidence["scale"] == pytest.approx(24, rel=1e-3)
 
 
+def test_a_quantised_embedding_is_near_and_no_fault(inv: Investigation, five) -> None:
+    """Rows in 4 bits, groups of 32: the tokens' own, and the order of the deep states stands as it was."""
+
+    def in_four_bits(state: torch.Tensor) -> torch.Tensor:
+        groups = state.float().unflatten(-1, (-1, 32))
+        step = groups.abs().amax(-1, keepdim=True) / 7
+        return ((groups / step).round() * step).flatten(-2)
+
+    rough = [replace(s, states={**s.states, 0: in_four_bits(s.states[0])}) for s in five]
+    matches = embedding_matches(inv.target, iter(rough), STORED)
+    (found,) = check_embedding("rough", matches)
+    assert (found.code, found.severity) == ("dump.embedding_near", Severity.NOTE)
+    assert embedding_boundary(matches) == 0
+
+
 def test_an_embedding_with_a_value_that_is_not_finite(inv: Investigation, five) -> None:
     state = five[0].states[0].clone()
     state[0, 0] = torch.nan
