@@ -51,6 +51,7 @@ BELIEVED = {
 }
 
 
+@pytest.mark.slow
 def test_the_bundled_confusion_table_is_diagonal(inv, samples):
     """Rows planted, columns named first."""
     plants = {name: lambda w=wiring: first_family(inv, samples, w) for name, wiring in BELIEVED.items()}
