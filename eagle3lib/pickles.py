@@ -74,8 +74,7 @@ def read(file: Path, name: Path | None = None) -> Any:
     name = name or file
     if not file.is_file():
         raise InputError(name_trouble(name) or f"Expected a file at {name}, found none; check the path.")
-    reason = _archive_trouble(file)
-    mapped = zipfile.is_zipfile(file)  # files of torch before 1.6 are no archives and cannot be mapped
+    mapped, reason = _archive(file)
     if not reason:
         try:
             with warnings.catch_warnings():
@@ -95,20 +94,21 @@ def read(file: Path, name: Path | None = None) -> Any:
     )
 
 
-def _archive_trouble(file: Path) -> str:
-    """What is wrong with a file's archive, "" where nothing is or it is none."""
-    if not zipfile.is_zipfile(file):
-        return ""
+def _archive(file: Path) -> tuple[bool, str]:
+    """Whether a file is an archive, which can be mapped (those of torch before 1.6 are none), and what is wrong with
+    it, "" where nothing is."""
     try:
+        if not zipfile.is_zipfile(file):
+            return False, ""
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        return f"its archive is broken: {error}"
+        return True, f"its archive is broken: {error}"
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        return "its archive is compressed, as torch never writes it"
+        return True, "its archive is compressed, as torch never writes it"
     if sum(entry.file_size for entry in entries) > file.stat().st_size:
-        return "its archive claims to hold more than the file does"
-    return ""
+        return True, "its archive claims to hold more than the file does"
+    return True, ""
 
 
 def _content_trouble(data: Any, depth: int) -> str:

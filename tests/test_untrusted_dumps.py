@@ -238,3 +238,14 @@ def test_a_shard_is_never_taken_from_elsewhere(tmp_path):
     manifest = json.loads((tmp_path / "dump" / "manifest.json").read_text())
     (tmp_path / "dump" / "manifest.json").write_text(json.dumps(manifest | {"shards": ["../shard-000009.safetensors"]}))
     assert len(list(open_dump(tmp_path / "dump", known=KNOWN))) == 1
+
+
+def test_an_archive_that_says_it_spans_disks_is_one_sentence(tmp_path):
+    """Python's own test for an archive raises of it."""
+    file = tmp_path / "data.pt"
+    torch.save({"a": torch.zeros(3)}, file)
+    content = file.read_bytes()
+    at = content.rindex(b"PK\x06\x07") if b"PK\x06\x07" in content else None
+    assert at is not None, "torch writes a locator of the 64-bit end record"
+    file.write_bytes(content[: at + 4] + b"\x07" + content[at + 5 :])
+    complaint(lambda: pickles.read(file), str(file), "archive is broken")
