@@ -89,10 +89,19 @@ def first_token(target: Target, sample: Sample) -> int | None:
     state = sample.state(0)
     missing = len(sample.token_ids) - len(state)
     for first in dict.fromkeys((0, max(missing - 1, 0), missing)):
-        e = target.embed(sample.token_ids[first : first + len(state)][:ROW_CHUNK])
-        if len(e) and torch.cosine_similarity(state[: len(e)].float(), e, dim=-1).median() > SAME_DIRECTION:
+        if is_embedding(target, state, sample.token_ids[first : first + len(state)]):
             return first
     return None
+
+
+def is_embedding(target: Target, state: Float[Tensor, "R H"], token_ids: Int[Tensor, " L"]) -> bool:
+    """Whether a state's first rows are these tokens' embedding rows, scaled or not.
+
+    Raises:
+        InputError: if a token is outside the target's vocabulary.
+    """
+    e = target.embed(token_ids[: min(len(state), ROW_CHUNK)])
+    return len(e) > 0 and bool(torch.cosine_similarity(state[: len(e)].float(), e, dim=-1).median() > SAME_DIRECTION)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eagle3lib.anchors import first_token
+from eagle3lib.anchors import first_token, is_embedding
 from eagle3lib.boundaries import Boundary, boundary_name
 from eagle3lib.errors import InputError
 from eagle3lib.sample import Sample
@@ -117,10 +117,12 @@ def measure_values(samples: Iterable[Sample], target: Target | None = None) -> D
     """Read every value of a dump once.
 
     Args:
-        target: whose embedding tells which tokens a short sample's rows belong to, where B(0) is held.
+        target: whose embedding tells which tokens a short sample's rows belong to, where B(0) is held, and which state
+            is the embedding under another name, so that its rows repeat with their tokens.
 
     Raises:
-        InputError: if a sample has more rows than tokens, or its states differ in width from those before.
+        InputError: if a sample has more rows than tokens, its states differ in width from those before, or a token is
+            outside the target's vocabulary.
     """
     states: dict[Boundary, StateValues] = {}
     short: list[Short] = []
@@ -136,7 +138,7 @@ def measure_values(samples: Iterable[Sample], target: Target | None = None) -> D
                 short.append(Short(sample.name, n, rows, first))
         for boundary, state in sample.states.items():
             _expect_shape(sample, boundary, state, states)
-            _add(states.setdefault(boundary, StateValues()), boundary, state, sample.token_ids)
+            _add(states.setdefault(boundary, StateValues()), boundary, state, sample.token_ids, target)
     return DumpValues(states, count, tokens, tuple(short), short_count)
 
 
@@ -154,7 +156,9 @@ def _expect_shape(sample: Sample, boundary: Boundary, state: Tensor, seen: dict[
         )
 
 
-def _add(values: StateValues, boundary: Boundary, stored: Tensor, token_ids: Tensor) -> None:
+def _add(
+    values: StateValues, boundary: Boundary, stored: Tensor, token_ids: Tensor, target: Target | None = None
+) -> None:
     """Count one sample's rows in."""
     state = stored.float()
     aligned = len(state) >= len(token_ids) - 1  # else nobody knows which token a row is of
@@ -188,7 +192,11 @@ def _add(values: StateValues, boundary: Boundary, stored: Tensor, token_ids: Ten
         values.largest = max(values.largest, float(held.max()))
         values.norm_counts += torch.bincount(_bin(held), minlength=len(values.norm_counts))
     if boundary != 0 or aligned:
-        values.repeated_rows += _repeated(state, norm, token_ids[: len(state)], boundary)
+        token_ids = token_ids[: len(state)]
+        repeated = _repeated(state, norm, token_ids, boundary)
+        if repeated and boundary != 0 and target is not None and is_embedding(target, state, token_ids):
+            repeated = _repeated(state, norm, token_ids, 0)
+        values.repeated_rows += repeated
 
 
 def _bin(norm: Tensor) -> Tensor:

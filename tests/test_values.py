@@ -18,6 +18,7 @@ from eagle3lib.hygiene import measure_values
 from eagle3lib.investigation import Investigation
 from eagle3lib.norms import OUTLIER_RATIO, norm_profile
 from eagle3lib.sample import Sample
+from eagle3lib.target import load_target
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +194,24 @@ def test_a_run_of_one_token_at_the_beginning_may_repeat_its_states() -> None:
     states = {b: torch.cat([h[:1].expand(4, -1), h[4:]]) for b, h in sample.states.items()}
     values = measure_values([replace(sample, token_ids=token_ids, states=states)])
     assert all(state.repeated_rows == 0 for state in values.states.values())
+
+
+def test_the_embedding_under_another_name_repeats_no_row(tmp_path) -> None:
+    """Equal tokens have equal rows there, which is no slip; a row of another token still is."""
+    target = load_target(toys.write_target(tmp_path))
+    sample = toys.make_sample()
+    token_ids = sample.token_ids % 7
+    state = target.embed(token_ids)
+    renamed = replace(sample, token_ids=token_ids, states={3: state})
+    assert measure_values([renamed], target).states[3].repeated_rows == 0
+    assert measure_values([renamed]).states[3].repeated_rows > 0
+    copied = replace(renamed, states={3: _repeat_at(state, token_ids)})
+    assert measure_values([copied], target).states[3].repeated_rows > 0
+
+
+def _repeat_at(state: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """The second row of one token replaced by a row of another."""
+    state = state.clone()
+    i = int((token_ids[1:] != token_ids[:-1]).nonzero()[0])
+    state[i + 1] = state[i]
+    return state
