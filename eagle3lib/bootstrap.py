@@ -28,7 +28,19 @@ class Estimate:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return format(self)
+
+    def __format__(self, spec: str) -> str:
+        """The value and its interval, each number by `spec`, as in `1.66 [1.61, 1.71]`; one sample has no interval."""
+        spec = spec or ".3f"
+        if not self.has_interval:
+            return f"{self.value:{spec}} (no interval: too few samples)"
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were samples enough for an interval: one says nothing of how samples differ."""
+        return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
     @property
     def excludes_zero(self) -> bool:

@@ -59,7 +59,7 @@ class DumpSection(Section):
     name: str
     path: Path
     boundaries: tuple[BoundaryField, ...] | None = None  # of the stored states, in stored order
-    temperature: float | None = Field(default=None, ge=0)  # of the recorded responses; 0 is greedy
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # of the recorded responses; 0 is greedy
     top_k: int | None = Field(default=None, ge=1)  # of the recorded responses, where they were cut so
     top_p: float = Field(default=1.0, gt=0, le=1)
     side_table: Path | None = None  # CSV, JSON lines or Parquet, a row a sample: its columns are slices
@@ -137,7 +137,7 @@ def load_case(path: Path | str) -> Case:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{path} names two dumps {name!r}; give each a name of its own.")
-    drafts = [contender.name for contender in case.drafts]
+    drafts = [case.draft.path.name, *(contender.name for contender in case.drafts)]  # as tables name them
     if len(set(drafts)) != len(drafts):
         raise InputError(f"{path} names two drafts alike among {', '.join(drafts)}; give each a name of its own.")
     for dump in case.dumps:

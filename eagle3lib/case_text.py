@@ -32,8 +32,9 @@ def case_text(case: Case, folder: Path | None = None) -> str:
     lines = [f"{name} = {_value(value, folder)}" for name, value in data.items() if isinstance(value, str)]
     for name, table in tables.items():
         lines += _table(f"[{name}]", table, folder)
-    for dump in data.get("dumps", ()):
-        lines += _table("[[dumps]]", dump, folder)
+    for name in ("dumps", "drafts"):
+        for table in data.get(name, ()):
+            lines += _table(f"[[{name}]]", table, folder)
     return "\n".join(lines) + "\n"
 
 

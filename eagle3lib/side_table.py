@@ -36,4 +36,6 @@ def read_side_table(file: Path) -> pd.DataFrame:
 
 def slice_columns(table: pd.DataFrame) -> list[str]:
     """The columns that name slices: all but the key, of no more than `MOST_VALUES` different values."""
-    return [str(column) for column in table if column != KEY and 1 < table[column].nunique() <= MOST_VALUES]
+    # By their texts, since a cell of JSON lines may be a list, which cannot be counted as it stands.
+    values = {str(column): table[column].astype(str).nunique() for column in table if column != KEY}
+    return [column for column, n in values.items() if 1 < n <= MOST_VALUES]

@@ -106,7 +106,7 @@ def by_column(rollouts: Sequence[Rollout | Chances], table: pd.DataFrame, column
     else:
         values = table[column].tolist()
     return {
-        (r.sample, turn): "(empty)" if pd.isna(value) else str(value)
+        (r.sample, turn): "(empty)" if pd.api.types.is_scalar(value) and pd.isna(value) else str(value)
         for r, value in zip(rollouts, values, strict=True)
         for turn in r.turns.unique().tolist()
     }

@@ -31,7 +31,7 @@ def check_forecast(
             "Capture B(n) with the same tokens.",
             {"steps": steps, **evidence},
         )
-    replayed = forecast.get("served", forecast["trained"])
+    replayed = forecast.get("served") or forecast["trained"]
     if served is None or served.acceptance_length is None:
         return Finding(
             "served.forecast",
@@ -42,6 +42,24 @@ def check_forecast(
             {"steps": steps, **evidence},
         )
     evidence |= {"steps": steps, "printed": served.acceptance_length}
+    if "served" not in forecast:
+        return Finding(
+            "served.not_replayed",
+            NOTE,
+            f"Cannot tell whether the server's {served.acceptance_length:.2f} is explained: its wiring is not replayed",
+            "What the engine feeds fc is not known, or no dump holds it.",
+            "State served.boundaries in the case, and dump those.",
+            evidence,
+        )
+    if not replayed.has_interval:
+        return Finding(
+            "served.too_few_samples",
+            NOTE,
+            f"Cannot tell whether the server's {served.acceptance_length:.2f} is the replay's {replayed}",
+            "A single response says nothing of how far others may lie from it.",
+            "Dump more of the server's responses.",
+            evidence,
+        )
     if replayed.low <= served.acceptance_length <= replayed.high:
         return Finding(
             "served.explained",

@@ -130,6 +130,8 @@ def _degenerate(dump: str, found: Responses) -> Finding:
         f"{looping:.1%} of {found.turns} answers of {dump} end in a loop, {short:.1%} are of one token",
         "A loop is foreseen by any draft, so its acceptance is better than on other text."
         if looping
+        else "An answer of one token ends as it begins, and no draft is verified in it."
+        if short
         else "The answers are text.",
         "Leave these prompts out, or state the rate beside every acceptance." if looping or short else "",
         {"dump": dump, "turns": found.turns, "looping": found.looping, "one_token": found.one_token},

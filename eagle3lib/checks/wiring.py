@@ -174,6 +174,15 @@ def check_recurrence(walked: Acceptance) -> Finding:
     evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates) if e.count >= FEW}
     if len(rates) < 2:
         return Finding("recurrence.unknown", NOTE, "Cannot tell: one step only", "Run with 2 steps or more.")
+    if rates[1].count < FEW or not (rates[0].has_interval and rates[1].has_interval):
+        return Finding(
+            "recurrence.unknown",
+            NOTE,
+            "Cannot tell whether the first fed-back step holds up: too few starts reach it, or all are of one sample",
+            "They give no rate to hold against the first step's.",
+            "Dump more responses.",
+            evidence | {"starts": rates[1].count},
+        )
     if rates[1].high < rates[0].low / 2:
         return Finding(
             "recurrence.collapses",

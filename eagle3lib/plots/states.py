@@ -7,17 +7,27 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from eagle3lib.boundaries import boundary_name
+from eagle3lib.boundaries import FINAL_NORMED, boundary_name
 from eagle3lib.comparison import Comparison
 from eagle3lib.placement import Placement
 from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of
 
 
 def norm_profile(profile: pd.DataFrame, title: str) -> Figure:
-    """Distribution of token norms by boundary, logarithmic: median, middle 90 %, extremes."""
+    """Distribution of token norms by boundary, logarithmic: median, middle 90 %, extremes.
+
+    The normed last state has no place in the depth; it stands apart, behind the deepest boundary.
+    """
     figure, (axes,) = figure_of(3.6)
-    x = profile["boundary"]
+    depths = [boundary for boundary in profile["boundary"] if boundary != FINAL_NORMED]
+    behind = max(depths) + max(1, 0.08 * (max(depths) - min(depths))) if depths else 0
+    x = [behind if boundary == FINAL_NORMED else boundary for boundary in profile["boundary"]]
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if FINAL_NORMED in set(profile["boundary"]):
+        axes.set_xticks([behind], ["normed"], minor=True)
+        axes.xaxis.remove_overlapping_locs = False
     axes.vlines(x, profile["smallest"], profile["largest"], color="#BBBBBB", lw=1, label="smallest to largest")
     axes.vlines(x, profile["p5"], profile["p95"], color=STYLES["trained"][0], lw=4, alpha=0.5, label="5 % to 95 %")
     axes.plot(x, profile["median"], "o-", color=STYLES["trained"][0], ms=4, label="median")

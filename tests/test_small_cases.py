@@ -1,0 +1,143 @@
+"""Cases with as little in them as people have: pages answer what they can, and say in a sentence what they cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+import pytest
+import toys
+import written
+from complaints import complaint
+
+from eagle3lib.bootstrap import Estimate
+from eagle3lib.case import ServedSection, load_case
+from eagle3lib.case_text import case_text
+from eagle3lib.checks.served import check_forecast
+from eagle3lib.run import NOTEBOOKS
+from eagle3lib.sample import Sample
+from eagle3lib.side_table import read_side_table, slice_columns
+
+STORED = (0, 2, 3, 5)
+TWO = (5, 6)
+
+
+def page(name: str, folder: Path, lines: Sequence[str] = (), **parameters: object) -> dict:
+    """The record of a notebook, run in this process on the tiny draft, the target and `folder / dump`."""
+    toys.write_draft(folder / "draft")
+    toys.write_target(folder / "target")
+    text = ['[draft]\npath = "draft"\n[target]\npath = "target"\n[[dumps]]\nname = "d"\npath = "dump"', *lines]
+    (folder / "case.toml").write_text("\n".join(text))
+    node = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    scope = {}
+    for cell in (cell for cell in node.cells if cell.cell_type == "code"):
+        exec(compile(cell.source, name, "exec"), scope)  # noqa: S102 the notebook is ours
+        if "parameters" in cell.metadata.get("tags", []):
+            scope |= {"case": str(folder / "case.toml"), "out": str(folder / "out"), "device": "cpu", **parameters}
+    return json.loads((folder / "out" / "results" / f"{name}.json").read_text())
+
+
+def lengths(folder: Path, samples: Sequence[Sample], *lines: str, **parameters: object) -> dict:
+    """Notebook 05 on these samples."""
+    toys.write_current_dump(folder / "dump", samples, STORED)
+    stated = f"boundaries = {list(STORED)}"
+    return page("05_acceptance_length", folder, [stated, *lines], **parameters)
+
+
+def titles(record: dict) -> list[str]:
+    return [f"{finding['code']}: {finding['title']}" for finding in record["findings"]]
+
+
+@pytest.mark.parametrize("layout", ["specforge", "eagle3lib", "sglang"])
+def test_norms_of_a_dump_with_the_normed_last_state_are_shown(layout, tmp_path):
+    """Beside the boundaries, which are numbers, and alone."""
+    stored = written.WRITERS[layout](tmp_path / "dump", written.samples())
+    lines = ["prompt_length = 6"] if layout == "sglang" else []
+    lines += [] if layout == "eagle3lib" else [f"boundaries = {json.dumps(list(stored))}"]
+    record = page("02_layer_norms", tmp_path, lines)
+    assert [row["boundary"] for row in record["numbers"]["norm_profile"]] == list(stored)
+
+
+@pytest.mark.parametrize("turn", [(11, 12), (10, 12), None])
+def test_responses_without_a_whole_round_leave_the_length_open(turn, tmp_path):
+    """A turn's last round is left out, so one of a token or two has none to average."""
+    record = lengths(tmp_path, [toys.make_sample(length=12, turns=(turn,) if turn else ())])
+    assert "longer responses" in record["unanswered"][0]["needs"]
+    assert record["answer"] == "No acceptance length can be replayed from these files; see what is missing above."
+
+
+def test_one_response_has_a_length_and_no_interval(tmp_path):
+    served = '[served]\nengine = "vllm"\nboundaries = [0, 2, 3]\nacceptance_length = 1.5'
+    record = lengths(tmp_path, [toys.make_sample()], served)
+    assert "1.00 (no interval: too few samples)" in record["answer"]
+    found = [title.split(":")[0] for title in titles(record)]
+    assert "served.too_few_samples" in found
+    assert "recurrence.unknown" in found
+
+
+def test_sampled_responses_alone_are_answered(tmp_path):
+    record = lengths(tmp_path, [toys.make_sample(i) for i in TWO], "temperature = 0.8")
+    assert len(record["numbers"]["sampled"]) > 1
+    walked = record["numbers"]["sampled"][0]["walk"]
+    assert f"d by one-hot draft {walked:.2f}" in record["answer"]
+    assert [item["question"] for item in record["unanswered"]] == ["What acceptance length will the server show?"]
+
+
+def test_the_wiring_that_is_held_is_replayed_without_the_other(tmp_path):
+    served = '[served]\nengine = "vllm"\nboundaries = [0, 1, 4]\nacceptance_length = 1.5'
+    record = lengths(tmp_path, [toys.make_sample(i) for i in TWO], served, tree_samples=0)
+    assert {row["wiring"] for row in record["numbers"]["acceptance_length"]} == {"trained"}
+    assert {"question": "What acceptance length does the served wiring yield?",
+            "needs": "a greedy dump that holds B(0), B(1), B(4)"} in record["unanswered"]  # fmt: skip
+    assert any(title.startswith("served.not_replayed") for title in titles(record))
+
+
+@pytest.mark.parametrize("parameters", [{"max_steps": 0}, {"tree_samples": -1}])
+def test_parameters_out_of_range_are_refused(parameters, tmp_path):
+    said = complaint(lambda: lengths(tmp_path, [toys.make_sample()], **parameters))
+    assert said.startswith("Expected max_steps of 1 or more and tree_samples of 0 or more")
+
+
+def test_a_printed_number_is_explained_by_the_served_wiring_alone():
+    """Neither the trained wiring's replay nor an interval that holds everything explains it."""
+    served, told = ServedSection(engine="sglang", acceptance_length=1.5), Estimate(1.52, 1.4, 1.6, 90)
+    endless = Estimate(1.52, -float("inf"), float("inf"), 90)
+    for forecast, code in (
+        ({"trained": told}, "served.not_replayed"),
+        ({"served": endless}, "served.too_few_samples"),
+        ({"served": told}, "served.explained"),
+        ({"trained": told, "served": Estimate(1.1, 1.05, 1.2, 90)}, "served.unexplained"),
+    ):
+        assert check_forecast(served, forecast, 4, True).code == code
+
+
+def test_an_estimate_s_text_follows_its_format():
+    assert f"{Estimate(1.234, 1, 1.5, 3):.2f}" == "1.23 [1.00, 1.50]"
+    assert str(Estimate(1.234, 1, 1.5, 3)) == "1.234 [1.000, 1.500]"
+
+
+def test_lists_in_a_side_table_are_slices_like_any_value(tmp_path):
+    file = tmp_path / "table.jsonl"
+    file.write_text("".join(json.dumps({"kind": ["a", i % 2], "id": 0}) + "\n" for i in range(4)))
+    assert slice_columns(read_side_table(file)) == ["kind"]
+
+
+def test_two_drafts_of_one_name_and_an_endless_temperature_are_refused(tmp_path):
+    """The draft itself goes by its folder's name in the table of drafts."""
+    toys.write_draft(tmp_path / "draft")
+    for text, said in (
+        ('[[drafts]]\nname = "draft"\npath = "draft"', "names two drafts alike"),
+        ('[[dumps]]\nname = "d"\npath = "draft"\ntemperature = inf', "temperature: Input should be a finite number"),
+    ):
+        (tmp_path / "case.toml").write_text(f'[draft]\npath = "draft"\n{text}')
+        assert said in complaint(lambda: load_case(tmp_path / "case.toml"))
+
+
+def test_a_written_case_keeps_its_other_drafts(tmp_path):
+    toys.write_draft(tmp_path / "draft")
+    (tmp_path / "case.toml").write_text('[draft]\npath = "draft"\n[[drafts]]\nname = "o"\npath = "draft"\nstep = 3')
+    case = load_case(tmp_path / "case.toml")
+    (tmp_path / "written.toml").write_text(case_text(case))
+    assert load_case(tmp_path / "written.toml").drafts == case.drafts
