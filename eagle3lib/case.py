@@ -140,7 +140,13 @@ def load_case(path: Path | str) -> Case:
     drafts = [case.draft.path.name, *(contender.name for contender in case.drafts)]  # as tables name them
     if len(set(drafts)) != len(drafts):
         raise InputError(f"{path} names two drafts alike among {', '.join(drafts)}; give each a name of its own.")
+    repeats = {dump.name for dump in case.dumps if dump.same_tokens_as is not None}
     for dump in case.dumps:
+        if dump.same_tokens_as in repeats - {dump.name}:
+            raise InputError(
+                f"{path} says that the dump {dump.name!r} has the same tokens as {dump.same_tokens_as!r}, which itself"
+                " repeats another; name the one that is replayed."
+            )
         if dump.same_tokens_as is not None and dump.same_tokens_as not in set(names) - {dump.name}:
             raise InputError(
                 f"{path} says that the dump {dump.name!r} has the same tokens as {dump.same_tokens_as!r}; expected the"

@@ -128,6 +128,8 @@ class Dump:
     def _sample(self, stored: StoredSample, file: Path) -> Sample:
         if len(stored.states) != len(self.boundaries):
             raise _count_error(file, len(stored.states), self.boundaries)
+        if len(widths := {state.shape[1] for state in stored.states}) > 1:
+            raise InputError(f"Expected states of one hidden size in {file}, found {sorted(widths)}.")
         if stored.boundaries != self.told:
             held = ", ".join(map(boundary_name, stored.boundaries or ()))
             raise InputError(f"{file} holds {held}, unlike the first file of the dump.")

@@ -46,7 +46,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 def _indexed(folder: Path, index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values()))
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError) as error:
+    except (ValueError, RecursionError, AttributeError) as error:
         raise InputError(f"{index} is not an index of shards: {error}.") from None
     for name in names:
         if Path(name).is_absolute() or ".." in Path(name).parts:

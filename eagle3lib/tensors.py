@@ -190,7 +190,7 @@ def read_json(file: Path) -> dict:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(name_trouble(file) or f"Expected {file}, found no such file; check the path.") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # among them no UTF-8, and numbers of thousands of digits
         raise InputError(f"{file} is not JSON: {error}.") from None
     if not isinstance(data, dict):
         raise InputError(f"Expected a JSON object in {file}, found {type(data).__name__}.")

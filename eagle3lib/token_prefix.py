@@ -45,19 +45,19 @@ def read_token_ids(source: Path | str) -> list[int]:
     """
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"Expected a file of token ids at {path}, which cannot be read ({error}).") from None
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # not JSON, or a number of thousands of digits
         data = re.split(r"[\s,]+", text.strip())
     if isinstance(data, dict):
         data = next((data[key] for key in ID_KEYS if isinstance(data.get(key), list)), None)
     if isinstance(data, list) and len(data) == 1 and isinstance(data[0], list):
         data = data[0]  # a batch of one
     try:
-        if not isinstance(data, list) or any(isinstance(i, bool | float) for i in data):
+        if not isinstance(data, list) or not data or any(isinstance(i, bool | float) for i in data):
             raise ValueError
         return [int(i) for i in data]
     except (TypeError, ValueError):
@@ -94,7 +94,7 @@ def _suggestion(
     if at is None:
         return "The shorter is the beginning of the longer: the same request."
     for longer, shorter, whose in ((ours, theirs, "the dump"), (theirs, ours, "the server's request")):
-        if at == 0 and shorter and longer[1 : 1 + len(shorter)] == shorter[: len(longer) - 1]:
+        if at == 0 and shorter and len(longer) > 1 and longer[1 : 1 + len(shorter)] == shorter[: len(longer) - 1]:
             return f"Only {whose} begins with a BOS token: one side adds it, or the template adds it twice."
     skip = min(at, AROUND)
     after = ["".join(window[skip:]) for window in windows]

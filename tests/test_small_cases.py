@@ -24,11 +24,12 @@ STORED = (0, 2, 3, 5)
 TWO = (5, 6)
 
 
-def page(name: str, folder: Path, lines: Sequence[str] = (), **parameters: object) -> dict:
-    """The record of a notebook, run in this process on the tiny draft, the target and `folder / dump`."""
+def page(name: str, folder: Path, lines: Sequence[str] = (), dump: bool = True, **parameters: object) -> dict:
+    """The record of a notebook, run in this process on the tiny draft, the target and, if so, `folder / dump`."""
     toys.write_draft(folder / "draft")
     toys.write_target(folder / "target")
-    text = ['[draft]\npath = "draft"\n[target]\npath = "target"\n[[dumps]]\nname = "d"\npath = "dump"', *lines]
+    text = ['[draft]\npath = "draft"\n[target]\npath = "target"', '[[dumps]]\nname = "d"\npath = "dump"'][: 1 + dump]
+    text += lines
     (folder / "case.toml").write_text("\n".join(text))
     node = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     scope = {}
@@ -133,6 +134,20 @@ def test_two_drafts_of_one_name_and_an_endless_temperature_are_refused(tmp_path)
     ):
         (tmp_path / "case.toml").write_text(f'[draft]\npath = "draft"\n{text}')
         assert said in complaint(lambda: load_case(tmp_path / "case.toml"))
+
+
+def test_two_dumps_that_repeat_each_other_are_refused(tmp_path):
+    """Neither would be replayed."""
+    toys.write_draft(tmp_path / "draft")
+    dumps = [f'[[dumps]]\nname = "{a}"\npath = "draft"\nsame_tokens_as = "{b}"' for a, b in ("de", "ed")]
+    (tmp_path / "case.toml").write_text("\n".join(['[draft]\npath = "draft"', *dumps]))
+    assert "itself repeats another" in complaint(lambda: load_case(tmp_path / "case.toml"))
+
+
+def test_a_server_s_request_without_a_dump_is_not_passed_over(tmp_path):
+    (tmp_path / "ids").write_text("[1, 2]")
+    record = page("02_layer_norms", tmp_path, dump=False, server_tokens=str(tmp_path / "ids"))
+    assert "Does the server see the dump's tokens?" in [item["question"] for item in record["unanswered"]]
 
 
 def test_a_written_case_keeps_its_other_drafts(tmp_path):

@@ -161,14 +161,41 @@ def test_other_merges_of_the_same_text_are_told(inv: Investigation) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[1, 2, 3]", "[[1, 2, 3]]", '{"input_ids": [1, 2, 3]}', '{"prompt": [1, 2, 3]}', "1 2 3\n", "1,2,3"]
+    "text",
+    [
+        "[1, 2, 3]",
+        "[[1, 2, 3]]",
+        '{"input_ids": [1, 2, 3]}',
+        '{"prompt": [1, 2, 3]}',
+        "1 2 3\n",
+        "1,2,3",
+        "\ufeff[1, 2, 3]",
+    ],
 )
 def test_ids_are_read(text: str, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(text)
     assert read_token_ids(tmp_path / "ids") == [1, 2, 3]
 
 
-@pytest.mark.parametrize("text", ["", "one two", '{"prompt": "Hello"}', "[1, 2.5]", "[true]", "null", '["a"]'])
+def test_a_request_of_one_token_does_not_tell_of_a_bos_token() -> None:
+    assert "BOS" not in compare_prefix([1, 2, 3], [9]).suggests
+    assert "BOS" in compare_prefix([1, 2, 3], [9, 1, 2, 3]).suggests
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "one two",
+        '{"prompt": "Hello"}',
+        "[1, 2.5]",
+        "[true]",
+        "null",
+        '["a"]',
+        "[]",
+        pytest.param("[" + "9" * 5000 + "]", id="long number"),
+    ],
+)
 def test_what_are_no_ids_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text(text)
     with pytest.raises(InputError, match="Expected token ids"):

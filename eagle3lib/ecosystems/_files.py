@@ -8,6 +8,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from eagle3lib.errors import InputError
@@ -90,7 +91,8 @@ def token_row_ids(tensor: Tensor, where: Path | str) -> Tensor:
         InputError: if they are no whole numbers, below 0, or none at all.
     """
     row = token_row(tensor, "token ids", where)
-    if row.is_floating_point() or row.is_complex() or not len(row) or int(row.min()) < 0:
+    fractional = row.is_floating_point() or row.is_complex() or row.dtype == torch.bool
+    if fractional or not len(row) or int(row.min()) < 0:
         raise InputError(f"Expected whole token ids from 0 up in {where}, found {list(row.shape)} of {row.dtype}.")
     return row.long()
 
@@ -99,8 +101,11 @@ def token_mask(tensor: Tensor, where: Path | str, length: int) -> Tensor:
     """A loss mask [T].
 
     Raises:
-        InputError: if it has another length than the tokens.
+        InputError: if it has another length than the tokens, or holds anything but 0 and 1, as labels do.
     """
     if tensor.ndim == 1 and len(tensor) != length:
         raise InputError(f"{where} holds {length} ids and a loss mask of {len(tensor)}; they must agree.")
-    return token_row(tensor, "loss mask", where, length).bool()
+    row = token_row(tensor, "loss mask", where, length)
+    if not bool(((row == 0) | (row == 1)).all()):
+        raise InputError(f"Expected a loss mask of zeros and ones in {where}, found others; store it, not labels.")
+    return row.bool()

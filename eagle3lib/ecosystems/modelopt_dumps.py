@@ -53,6 +53,8 @@ class ModelOptLayout(Layout):
         mask = token_mask(entry(data, "loss_mask", file), file, len(token_ids)) if "loss_mask" in data else None
         states = last_and_aux(data, ("hidden_states", "aux_hidden_states"), len(token_ids), known, file)
         note = "" if FLAG in data else NO_FLAG
+        if not isinstance(data.get(FLAG, False), bool):
+            raise InputError(f"Expected {FLAG} as True or False in {file}, found {type(data[FLAG]).__name__}.")
         yield StoredSample(file.name, token_ids, states, mask, last_normed=not data.get(FLAG), note=note)
 
     def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eagle3lib.axes import Known
-from eagle3lib.ecosystems._files import named
+from eagle3lib.ecosystems._files import named, token_mask, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, StoredSample
 from eagle3lib.errors import InputError
@@ -57,6 +57,11 @@ class CacheLayout(Layout):
                     f"Expected {name} [{', '.join(map(str, shape))}, ...] and {len(boundaries)} states in {file}, found"
                     f" {list(tensor.shape)} and states of width {width}."
                 )
+        if known.hidden_size not in (None, width // len(boundaries)):
+            raise InputError(
+                f"Expected {len(boundaries)} states of size {known.hidden_size} in {file}, as manifest.json lists them,"
+                f" found a width of {width}."
+            )
         for i in range(shape[0]):
             row = {name: tensor[i] for name, tensor in tensors.items()}
             yield _sample(row, boundaries, draft_ids, file, i)
@@ -73,12 +78,14 @@ def _sample(row: dict[str, Tensor], boundaries: tuple[int, ...], draft_ids: Tens
         raise InputError(f"Expected three tokens or more in {where}, padded on the right; found {length}.")
     n = length - 1
     states = row["aux_hidden_states"][1:length]
+    if not states.is_floating_point():
+        raise InputError(f"Expected numbers with a fraction as the states of {where}, found {states.dtype}.")
     size = states.shape[1] // len(boundaries)
     return StoredSample(
         f"{file.name}[{i}]",
-        row["input_ids"][:n].long(),
+        token_row_ids(row["input_ids"][:n], where),
         states.split(size, dim=1),
-        row["loss_mask"][:n].bool(),
+        token_mask(row["loss_mask"][:n], where, n),
         teacher=_teacher(row, draft_ids, n, where),
         boundaries=boundaries,
         first_position=1,

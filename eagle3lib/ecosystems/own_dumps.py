@@ -12,7 +12,7 @@ from eagle3lib.ecosystems._files import numbered, token_mask, token_row, token_r
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, StoredSample
 from eagle3lib.errors import InputError
-from eagle3lib.own_layout import FILE_NAME, FORMAT, VERSION, state_boundary
+from eagle3lib.own_layout import FILE_NAME, FORMAT, STATE, VERSION, state_boundary, state_key
 from eagle3lib.tensors import open_safetensors
 
 
@@ -37,6 +37,9 @@ class OwnLayout(Layout):
                 found = {key: notes.get(key) for key in ("format", "version")}
                 raise InputError(f"Expected format {FORMAT!r}, version {VERSION!r} in {file}, found {found}.")
             tensors = {name: handle.get_tensor(name) for name in handle.keys()}
+        for name in tensors:
+            if name.startswith(STATE) and (state_boundary(name) is None or state_key(state_boundary(name)) != name):
+                raise InputError(f"Expected names such as {STATE}3 for the states in {file}, found {name[:60]!r}.")
         named = {boundary: name for name in tensors if (boundary := state_boundary(name)) is not None}
         boundaries = tuple(sorted(named, key=lambda b: (b == FINAL_NORMED, b)))
         if not boundaries or not {"token_ids", "loss_mask"} <= set(tensors):
