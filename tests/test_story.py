@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cells import run_cells
+from confusion import SILENCE, confusion_table, off_diagonal
 from safetensors.torch import load_file
 from story import IDS, N_LAYERS, SERVED, STORED, TEACHER, TRAINED, restated, write_story
 from typer.testing import CliRunner
@@ -16,11 +17,15 @@ from typer.testing import CliRunner
 from eagle3lib import acceptance, rollout
 from eagle3lib.__main__ import app
 from eagle3lib.acceptance import length_difference
+from eagle3lib.battery import battery
 from eagle3lib.boundaries import Wiring
 from eagle3lib.case import load_case
 from eagle3lib.checkpoint import load_draft
+from eagle3lib.dialects import read_checkpoint
 from eagle3lib.ecosystems import TargetShape
 from eagle3lib.investigation import Investigation
+from eagle3lib.ledger import flag_ledger
+from eagle3lib.recorded_evidence import RecordedTokens
 from eagle3lib.verdict import patches
 
 STEPS = 2
@@ -77,6 +82,7 @@ def test_the_target_is_as_people_have_it(first_case):
     assert len(list(folder.glob("*.safetensors"))) == 2
     assert inv.shape == TargetShape(N_LAYERS, "KimiK25ForConditionalGeneration")
     assert inv.draft.config.mla is not None
+    assert "unknown" not in {entry.status for entry in flag_ledger(read_checkpoint(inv.case.draft.path))}
 
 
 def test_the_first_state_is_found_to_be_the_embedding(first_case, tmp_path):
@@ -215,3 +221,28 @@ def test_ids_that_never_fed_the_training_are_not_believed(first_case, tmp_path):
     assert json.loads((out / "rewired" / "provenance.json").read_text())["trained"] == list(TRAINED)
     rows = results(out, "05_acceptance_length")["numbers"]["acceptance_length"]
     assert {row["wiring"] for row in rows} == {"trained", "served", "rewired"}
+
+
+#: What is believed of the latent draft, by the family that undoes it.
+BELIEVED = {
+    SILENCE: Wiring(TRAINED),
+    "embedding slot": Wiring(SERVED),
+    "slot order": Wiring((7, 3, 0)),
+    "token shift": Wiring(TRAINED, token_shift=-1),
+    "concat order": Wiring(TRAINED, hidden_first=True),
+    "head norm": Wiring(TRAINED, norm_head=False),
+    "residual": Wiring(TRAINED, norm_before_residual=True),
+}
+
+
+def test_the_confusion_table_of_a_latent_draft_is_diagonal(case):
+    """Rows planted, columns named first."""
+    inv = Investigation(load_case(case), "cpu")
+    samples = inv.samples(STORED)
+
+    def first_family(believed: Wiring) -> str:
+        changes = battery(inv.draft, believed, RecordedTokens(samples), target=inv.target).changes
+        return changes[0].hypothesis.family if changes else SILENCE
+
+    table = confusion_table({name: lambda w=wiring: first_family(w) for name, wiring in BELIEVED.items()})
+    assert off_diagonal(table) == []
