@@ -56,6 +56,10 @@ NO_EFFECT = {
     "label2id", "problem_type", "target_model_type", "eagle_config", "transformer_layer_config",
     "next_layer_regular", "use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm",
     "parallel_draft_step", "parallel_draft_heads_num_layers",
+    # Of a DeepSeek target's experts, as copied into a draft's config; the draft's own mlp is dense.
+    "moe_intermediate_size", "moe_layer_freq", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
+    "first_k_dense_replace", "n_group", "topk_group", "topk_method", "scoring_func", "norm_topk_prob",
+    "routed_scaling_factor", "output_router_logits", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
 }  # fmt: skip
 
 

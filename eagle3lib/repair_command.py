@@ -97,7 +97,7 @@ def _repair(
     trained, serving = inv.trained.wiring, _serving(inv, engine, version)
     console.print(f"Trained on {escape(str(trained))}; {serving.engine.label} feeds {escape(str(serving.wiring))}.")
     if trained == serving.wiring and dumps[1] is None:
-        console.print("The wiring is right; there is nothing to repair.")
+        console.print("By its files it is served as trained: there is nothing to repair. Notebook 04 asks the states.")
         return 0
     found = _material(inv, trained, serving.wiring, *dumps)
     if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eagle3lib.boundaries import Boundary
+from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import DumpSection
 from eagle3lib.investigation import Investigation
 from eagle3lib.scorer import Scorer
@@ -26,6 +26,20 @@ class Search:
     scorer: Scorer
     dump: str
     boundaries: tuple[Boundary, ...]
+
+    def contradicts(self, slots: Slots) -> bool:
+        """Whether another wiring fits better beyond doubt; never one that the dump could not try."""
+        tied = any(score.slots == slots for score in self.ranking.ties)
+        return set(slots) <= set(self.boundaries) and not tied
+
+
+def training_wiring(implied: Wiring | None, judged: Search | None) -> Wiring | None:
+    """What fed `fc` in training, to go on with: what the files imply unless the states contradict it, else what fits
+    the states best; None where neither says."""
+    if judged is None or (implied and not judged.contradicts(implied.slots)):
+        return implied
+    best = judged.ranking.best.slots
+    return replace(implied, slots=best) if implied else Wiring(best)
 
 
 def roles(inv: Investigation) -> dict[Slots, str]:

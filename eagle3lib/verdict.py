@@ -47,8 +47,9 @@ def conclude(
     faults = [f for f in ordered if f.severity is Severity.FAULT]
     if faults:
         first = faults[0]
-        if first.code == "wiring.served_differs":
-            return Verdict(first.code, _wiring_sentence(first, numbers, patches), ordered)
+        differs = next((f for f in faults if f.code == "wiring.served_differs"), None)
+        if differs and differs.stage == first.stage:  # it says most: what is fed, what it costs, and what mends it
+            return Verdict(differs.code, _wiring_sentence(differs, faults, numbers, patches), ordered)
         return Verdict(
             first.code, f"{STAGE_WORDS[first.stage]}: {_lower(first.title)}. {first.remedy}".strip(), ordered
         )
@@ -91,12 +92,16 @@ def length_curves(results: Mapping[str, dict]) -> dict[str, dict[int, Estimate]]
     return curves
 
 
-def _wiring_sentence(finding: Finding, numbers: Mapping[str, dict], patches: Sequence[dict]) -> str:
+def _wiring_sentence(
+    finding: Finding, faults: Sequence[Finding], numbers: Mapping[str, dict], patches: Sequence[dict]
+) -> str:
     evidence = finding.evidence
     trained, served = (_names(evidence[key]) for key in ("trained", "served"))
     before, after = evidence["trained_acceptance_length"][0], evidence["served_acceptance_length"][0]
+    contradicted = "wiring.search_contradicts" in {f.code for f in faults}
+    against = ", as the states say against its files," if contradicted else ""
     sentence = (
-        f"The wiring is at fault: the draft was trained on {trained} and is served {served}, which cuts its"
+        f"The wiring is at fault: the draft was trained on {trained}{against} and is served {served}, which cuts its"
         f" acceptance length from {before:.2f} to {after:.2f} tokens a round"
     )
     rewired = numbers.get("rewired_acceptance_length")

@@ -8,7 +8,7 @@ from eagle3lib.boundaries import Wiring
 from eagle3lib.checks.wiring import check_training_wiring
 from eagle3lib.findings import Severity
 from eagle3lib.scores import Ranking, Score
-from eagle3lib.search import Search, spread_evenly
+from eagle3lib.search import Search, spread_evenly, training_wiring
 
 FIVE, EVERY = (0, 3, 16, 28, 30), tuple(range(31))
 
@@ -62,3 +62,14 @@ def test_boundaries_are_spread_from_the_first_to_the_last():
     assert spread_evenly(EVERY, 3) == (0, 15, 30)
     assert spread_evenly(FIVE, 2) == (0, 30)
     assert spread_evenly((5, "final_normed"), 1) == ("final_normed",)
+
+
+def test_the_training_wiring_is_the_files_unless_the_states_contradict():
+    """A tie, or a boundary that the dump lacks, is no contradiction; flags stay, and without ids the best is taken."""
+    found = search("five", FIVE, (0, 3, 16), (3, 3, 16))
+    for slots in ((0, 3, 16), (3, 3, 16), (2, 3, 16)):
+        assert training_wiring(Wiring(slots, norm_output=True), found) == Wiring(slots, norm_output=True)
+    assert training_wiring(Wiring((3, 16, 28), norm_output=True), found) == Wiring((0, 3, 16), norm_output=True)
+    assert training_wiring(None, found) == Wiring((0, 3, 16))
+    assert training_wiring(Wiring((0, 3, 16)), None) == Wiring((0, 3, 16))
+    assert training_wiring(None, None) is None

@@ -71,7 +71,7 @@ def check_embedding(dump: str, matches: Sequence[EmbeddingMatch]) -> list[Findin
                     "dump.hidden_embedding",
                     FAULT,
                     f"The state of {dump} stated as {name} is the embedding output B(0)",
-                    "The capture list started one earlier than stated, so every later state is off by one too.",
+                    "The capture began earlier than stated, so the states after this one may be others too.",
                     "State boundary 0 for it in the case, and check the ids that the dump was made with.",
                     evidence,
                 )

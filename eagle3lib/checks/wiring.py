@@ -113,7 +113,7 @@ def _trained_or_better(trained: Wiring, judged: Search) -> Finding:
             f"Capture {names} on the same tokens.",
             evidence,
         )
-    if trained.slots in best:
+    if not judged.contradicts(trained.slots):
         ties = "" if len(best) == 1 else f", tied with {len(best) - 1} others"
         return Finding(
             "wiring.search_confirms",
