@@ -272,6 +272,11 @@ class Investigation:
         return self.samples([*needed, *last]) or self.samples(needed)
 
     def samples(self, needed: Sequence[Boundary], *, greedy: bool = True) -> list[Sample]:
-        """Every sample of the dumps that hold the needed boundaries, carrying those alone."""
+        """Every sample of the dumps that hold the needed boundaries, carrying those alone. Its name is the dump's and
+        the file's, since two dumps may name their files alike."""
         distinct = tuple(dict.fromkeys(needed))
-        return [sample for s in self.sections(distinct, greedy=greedy) for sample in self.open(s, distinct)]
+        return [
+            replace(sample, name=f"{section.name}/{sample.name}")
+            for section in self.sections(distinct, greedy=greedy)
+            for sample in self.open(section, distinct)
+        ]

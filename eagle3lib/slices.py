@@ -78,7 +78,8 @@ def by_prompt_length(samples: Sequence[Sample], edges: Sequence[int] = (128, 512
 
 
 def by_column(rollouts: Sequence[Rollout | Chances], table: pd.DataFrame, column: str, key: str = "sample") -> Labels:
-    """Labels from a side table, a row a sample, found by the samples' names or, without a key column, in order.
+    """Labels from a side table, a row a sample, found by the samples' names
+    (with or without their dump's before them) or, without a key column, in order.
 
     Raises:
         InputError: if the column is missing, a sample has no row or two, or a table without a key column has
@@ -86,7 +87,7 @@ def by_column(rollouts: Sequence[Rollout | Chances], table: pd.DataFrame, column
     """
     if column not in table:
         raise InputError(f"The side table has no column {column!r}; it has {', '.join(map(str, table.columns))}.")
-    names = [r.sample for r in rollouts]
+    names = [r.sample.split("/", 1)[-1] for r in rollouts]  # without the dump's
     if key in table:
         keys = table[key].astype(str)
         if keys.duplicated().any():

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
+from eagle3lib import draft_head
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
 from eagle3lib.checkpoint import Draft

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
-from eagle3lib import forward, fusion
+from eagle3lib import draft_head, forward, fusion
 from eagle3lib.boundaries import FINAL_NORMED, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.material import Material

@@ -249,3 +249,10 @@ def test_the_oracle_wastes_no_node():
     assert fixed[-1].length == oracle.length
     assert (oracle.nodes, oracle.tokens_per_node) == (oracle.length.value, 1.0)
     assert all(b.tokens_per_node == pytest.approx(b.length.value / b.nodes) for b in fixed)
+
+
+def test_two_dumps_may_name_their_samples_alike():
+    """A side table's row is found by the file's name, whatever dump it is of."""
+    table = pd.DataFrame({"sample": ["a", "b"], "kind": ["code", "prose"]})
+    rollouts = [toys.hand_rollout([[1], [0], [1]], name=f"dump/{name}") for name in ("a", "b")]
+    assert set(by_column(rollouts, table, "kind").values()) == {"code", "prose"}
