@@ -40,7 +40,7 @@ def check_recorded_tokens(outcome: Outcome, samples: int) -> list[Finding]:
         Finding(
             "wiring.right",
             OK,
-            f"The wiring is right: no change of {outcome.tried} tried makes the draft better",
+            f"This wiring is right: no change of {outcome.tried} tried makes the draft better",
             "If acceptance is low nevertheless, the draft is weak on such text, or was trained on other text.",
             evidence={"wiring": str(outcome.believed), "tried": outcome.tried, "samples": samples, **nearest},
         )
