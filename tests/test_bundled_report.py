@@ -80,6 +80,7 @@ def test_walk_of_every_draft_length_is_reported(report: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_without_ids_the_search_finds_the_wiring_and_the_fault(tmp_path: Path) -> None:
     """With what fed fc removed from the case, notebook 04 ranks [0, 3, 16] first and the verdict still stands."""
     out = tmp_path / "out"

@@ -61,6 +61,7 @@ def test_the_bundled_confusion_table_is_diagonal(inv, samples):
     assert table.to_numpy().sum() == len(plants)
 
 
+@pytest.mark.slow
 def test_two_faults_of_the_bundled_draft_are_both_undone(inv, samples):
     """As served, and fed back otherwise than trained: the pass that is left is the trained one."""
     outcome = battery(inv.draft, Wiring((3, 16, 28), norm_output=True), RecordedTokens(samples), target=inv.target)
