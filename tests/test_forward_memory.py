@@ -12,7 +12,7 @@ import toys
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from eagle3lib import attention, forward
+from eagle3lib import attention, draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import load_draft
 from eagle3lib.rollout import rollout
@@ -51,7 +51,7 @@ def made_by(draft, sample) -> Made:
 
 def test_neither_table_nor_all_logits(tmp_path, sample, monkeypatch):
     """A vocabulary of 4000 and small blocks: no tensor is as large as the table, none holds T rows of logits."""
-    monkeypatch.setattr(forward, "HEAD_BLOCK", 16 * toys.DRAFT_VOCABULARY)
+    monkeypatch.setattr(draft_head, "HEAD_BLOCK", 16 * toys.DRAFT_VOCABULARY)
     vocabulary = 4000
     tensors = toys.draft_tensors() | {"embed_tokens.weight": torch.randn(vocabulary, toys.HIDDEN)}
     tensors["t2d"] = torch.cat([tensors["t2d"], torch.zeros(vocabulary - toys.VOCABULARY, dtype=torch.bool)])
