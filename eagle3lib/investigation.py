@@ -11,7 +11,7 @@ import torch
 from eagle3lib import ecosystems
 from eagle3lib.axes import Known
 from eagle3lib.boundaries import Boundary, Wiring
-from eagle3lib.case import Case, DumpSection
+from eagle3lib.case import Case, ContenderSection, DumpSection
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.dialects import read_checkpoint
 from eagle3lib.dumps import (
@@ -63,6 +63,10 @@ class Investigation:
     def draft(self) -> Draft:
         """The draft, in float32 unless asked otherwise."""
         return load_draft(self.case.draft.path, self.target, self._device, self._dtype)
+
+    def contender(self, section: ContenderSection) -> Draft:
+        """Another draft of the case, as `draft` is."""
+        return load_draft(section.path, self.target, self._device, self._dtype)
 
     @cached_property
     def draft_config(self) -> dict:

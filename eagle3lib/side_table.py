@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from eagle3lib.boundaries import Wiring
 from eagle3lib.errors import InputError
+from eagle3lib.investigation import Investigation
+from eagle3lib.rollout import Rollout
+from eagle3lib.rounds import Chances
+from eagle3lib.sample import Sample
+from eagle3lib.slices import Labels, by_column, by_prompt_length, by_turn
 
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": pd.read_csv,
@@ -39,3 +45,23 @@ def slice_columns(table: pd.DataFrame) -> list[str]:
     # By their texts, since a cell of JSON lines may be a list, which cannot be counted as it stands.
     values = {str(column): table[column].astype(str).nunique() for column in table if column != KEY}
     return [column for column, n in values.items() if 1 < n <= MOST_VALUES]
+
+
+def slice_labels(
+    inv: Investigation, rollouts: Sequence[Rollout | Chances], samples: Sequence[Sample], wiring: Wiring
+) -> dict[str, Labels]:
+    """By name of the slicing: turns, prompt lengths, and every column of the dumps' side tables.
+
+    Raises:
+        InputError: as `read_side_table` and `slices.by_column`.
+    """
+    built_in = {"turn": by_turn(rollouts), "prompt length": by_prompt_length(samples)}
+    labels: dict[str, Labels] = dict(built_in)
+    for section in inv.sections(wiring.slots):
+        if section.side_table:
+            table = read_side_table(section.side_table)
+            own = [r for r in rollouts if r.sample.startswith(f"{section.name}/")]
+            for column in slice_columns(table):
+                name = f"{column} (side table)" if column in built_in else column
+                labels[name] = {**labels.get(name, {}), **by_column(own, table, column)}
+    return labels

@@ -16,6 +16,11 @@ from eagle3lib.sample import Sample
 from eagle3lib.tree import TreeRollout, tree_rollout
 from eagle3lib.tree_shapes import TreeShape
 
+#: A chain and three trees of eight verified nodes.
+EIGHT_NODES = (
+    TreeShape.chain(7), TreeShape.sglang(3, 2, 8), TreeShape.sglang(4, 4, 8), TreeShape.sglang(2, 8, 8),
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ShapeLength:

@@ -96,6 +96,4 @@ def test_installs_nothing_and_calls_no_shell(path):
 
 def test_has_short_cells(path):
     for cell in cells(path, "code"):
-        if cell.id == "setup":
-            continue  # imports, one a line
         assert len(cell.source.splitlines()) <= LONGEST_CELL, f"cell {cell.id}: logic belongs in eagle3lib"
