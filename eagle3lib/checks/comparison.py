@@ -82,7 +82,7 @@ def _evidence(first: str, second: str, found: Comparison, cost: Cost | None) -> 
     }
     if cost is not None:
         evidence |= {
-            "lost": [cost.lost.value, cost.lost.low, cost.lost.high],
+            "lost": cost.lost.numbers,
             "steps": cost.steps,
             "rounds": cost.lost.count,
             "same_first_choice": cost.agreement,

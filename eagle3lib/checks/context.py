@@ -49,7 +49,7 @@ def check_sides(found: Sides) -> Finding:
     before, beyond, lost = found.before, found.beyond, found.lost
     evidence: Evidence = {
         "steps": found.steps, "limit": found.limit, "samples with both sides": found.paired,
-        **{name: [e.value, e.low, e.high] for name, e in (("before", before), ("beyond", beyond), ("lost", lost))},
+        **{name: e.numbers for name, e in (("before", before), ("beyond", beyond), ("lost", lost))},
     }  # fmt: skip
     numbers = (
         f"over all starts at K = {found.steps}: {before.value:.2f} tokens a round before position {found.limit}, "

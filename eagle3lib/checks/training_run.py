@@ -30,7 +30,7 @@ def check_training_run(found: Sequence[Contender]) -> Finding:
         "steps": [c.step for c in run],
         "acceptance_length": [c.length.value for c in run],
         "loss": [c.loss for c in run],
-        "behind": [last.behind.value, last.behind.low, last.behind.high],
+        "behind": last.behind.numbers,
     }
     known = best.loss is not None and last.loss is not None
     if best is not last and last.behind.low > 0:

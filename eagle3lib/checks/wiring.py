@@ -50,9 +50,9 @@ def check_wiring(
     evidence = {
         "trained": list(trained.slots),
         "served": list(served.slots),
-        "trained_acceptance_length": [trained_length.value, trained_length.low, trained_length.high],
-        "served_acceptance_length": [served_length.value, served_length.low, served_length.high],
-        "lost": [lost.value, lost.low, lost.high],
+        "trained_acceptance_length": trained_length.numbers,
+        "served_acceptance_length": served_length.numbers,
+        "lost": lost.numbers,
     }
     if trained == served:
         return Finding(
@@ -171,7 +171,7 @@ FEW = 30
 def check_recurrence(walked: Acceptance) -> Finding:
     """The conditional rates of later steps hold up against the first."""
     rates = walked.all_starts.conditional
-    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates) if e.count >= FEW}
+    evidence = {f"c_{k + 1}": e.numbers for k, e in enumerate(rates) if e.count >= FEW}
     if len(rates) < 2:
         return Finding("recurrence.unknown", NOTE, "Cannot tell: one step only", "Run with 2 steps or more.")
     if rates[1].count < FEW or not (rates[0].has_interval and rates[1].has_interval):
