@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eagle3lib.boundaries import FINAL_NORMED, Boundary
+from eagle3lib.boundaries import FINAL_NORMED, Boundary, in_depth_order
 from eagle3lib.sample import Sample
 
 #: Rows taken from a sample, evenly spread, and in all; reading stops there.
@@ -139,7 +139,7 @@ def identify(sample: Sample, reference: Sample) -> list[Identity]:
 def _unit_rows(samples: Iterable[Sample]) -> Iterator[tuple[Tensor, Tensor, tuple[Boundary, ...]]]:
     """Chosen rows of each sample at unit length [B, n, H], their norms [B, n], and the boundaries of axis 0."""
     for sample in samples:
-        boundaries = tuple(sorted(sample.states, key=lambda b: (b == FINAL_NORMED, b)))
+        boundaries = in_depth_order(sample.states)
         rows = spread_rows(sample, ROWS_PER_SAMPLE)
         states = torch.stack([sample.states[b][rows].float() for b in boundaries])
         norm = states.norm(dim=-1)
