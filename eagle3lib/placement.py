@@ -117,10 +117,8 @@ def identify(sample: Sample, reference: Sample) -> list[Identity]:
     States of a causal model depend on earlier tokens only, so over a common beginning (a chat template's, a system
     prompt) they are equal to rounding, whatever follows. Empty where fewer than `FEW_COMMON` tokens are in common.
     """
-    n = min(len(sample.token_ids), len(reference.token_ids), *(len(s) for s in sample.states.values()))
-    n = min(n, *(len(s) for s in reference.states.values()), ROWS_PER_SAMPLE)
-    differs = (sample.token_ids[:n] != reference.token_ids[:n]).nonzero()
-    common = int(differs[0]) if len(differs) else n
+    rows = min(len(state) for s in (sample, reference) for state in s.states.values())
+    common = min(sample.common_tokens(reference), rows, ROWS_PER_SAMPLE)
     ids = [b for b in reference.states if b != FINAL_NORMED]
     if common < FEW_COMMON or len(ids) < 2:
         return []
