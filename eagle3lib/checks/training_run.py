@@ -47,7 +47,7 @@ def check_training_run(found: Sequence[Contender]) -> Finding:
             f"Serve the checkpoint of step {best.step}, and stop by acceptance on held-out responses.",
             evidence,
         )
-    if best is last and len(run) > 1 and run[-2].behind.low > 0:
+    if best is last and run[-2].behind.low > 0:
         return Finding(
             "training.still_rising",
             NOTE,
