@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eagle3lib.battery import Change, Outcome
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
-from eagle3lib.findings import Evidence, Finding, Severity
+from eagle3lib.findings import Evidence, Finding, Severity, quantity
 from eagle3lib.missing_boundary import Mixture
 from eagle3lib.served_evidence import ServedRates
 from eagle3lib.training import Reproduction, Truth, truth_name
@@ -176,7 +176,7 @@ def check_truth(found: Sequence[Reproduction], believed: Wiring, teacher: Truth,
             evidence=evidence,
         )
     first = inside[0]
-    others = "" if len(inside) == 1 else f" {len(inside) - 1} other pairs give it too."
+    others = "" if len(inside) == 1 else f" {quantity(len(inside) - 1, 'other pair gives', 'other pairs give')} it too."
     return Finding(
         "training.other_truth",
         FAULT,

@@ -6,7 +6,7 @@ from eagle3lib.acceptance import Acceptance
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Wiring, boundary_name
 from eagle3lib.ecosystems import Engine, LayerIds
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.search import Search
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
@@ -114,7 +114,7 @@ def _trained_or_better(trained: Wiring, judged: Search) -> Finding:
             evidence,
         )
     if not judged.contradicts(trained.slots):
-        ties = "" if len(best) == 1 else f", tied with {len(best) - 1} others"
+        ties = "" if len(best) == 1 else f", tied with {quantity(len(best) - 1, 'other')}"
         return Finding(
             "wiring.search_confirms",
             OK,
