@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
+from eagle3lib.readings import spaced
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target
 
@@ -149,8 +150,8 @@ def _generated_rows(
     next_ids: list[Tensor] = []
     greedy = (sample for sample in samples if sample.temperature == 0)
     for sample in islice(greedy, LAST_ROWS // LAST_ROWS_PER_SAMPLE):
-        rows = torch.arange(sample.n_pairs)[sample.loss_mask[1 : sample.n_pairs + 1]]
-        rows = rows[torch.linspace(0, len(rows) - 1, min(LAST_ROWS_PER_SAMPLE, len(rows))).long()]
+        generated = torch.arange(sample.n_pairs)[sample.loss_mask[1 : sample.n_pairs + 1]]
+        rows = spaced(generated, LAST_ROWS_PER_SAMPLE)
         next_ids.append(sample.token_ids[rows + 1])
         for boundary in boundaries:
             pieces[boundary].append(sample.state(boundary)[rows].float())

@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 from eagle3lib.bootstrap import LEVEL, Estimate
-from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring
+from eagle3lib.boundaries import Boundary, Wiring, in_depth_order
 from eagle3lib.checkpoint import Draft
 from eagle3lib.ground import Ground, Slots
 from eagle3lib.hypotheses import Hypothesis, hypotheses
@@ -137,7 +137,7 @@ def battery(
 def common_boundaries(samples: Sequence[Sample]) -> tuple[Boundary, ...]:
     """What every sample holds, in depth order."""
     held = set.intersection(*(set(sample.states) for sample in samples))
-    return tuple(sorted(held, key=lambda b: (b == FINAL_NORMED, b)))
+    return in_depth_order(held)
 
 
 def look(samples: Sequence[Sample], n: int, starts: int) -> list[Sample]:

@@ -57,6 +57,11 @@ class Estimate:
         """About how many trials would put zero outside the interval, whose width falls with their square root."""
         return self.count * ((self.high - self.low) / (2 * self.value)) ** 2 if self.value else np.inf
 
+    @property
+    def numbers(self) -> list[float]:
+        """Value, low and high, as a finding's evidence holds them."""
+        return [self.value, self.low, self.high]
+
     def to_json(self) -> dict:
         """A plain dictionary for a results file."""
         return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}

@@ -10,6 +10,7 @@ else speaks boundaries only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -35,6 +36,11 @@ def parse_boundary(text: str | int) -> Boundary:
     if boundary < 0:
         raise ValueError(f"a boundary is 0 or more, or {FINAL_NORMED!r}; found {text!r}")
     return boundary
+
+
+def in_depth_order(boundaries: Iterable[Boundary]) -> tuple[Boundary, ...]:
+    """From the embedding down; `final_normed`, behind the last of all, comes last."""
+    return tuple(sorted(boundaries, key=lambda b: (b == FINAL_NORMED, b)))
 
 
 @dataclass(frozen=True)

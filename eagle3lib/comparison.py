@@ -79,16 +79,10 @@ def paired(first: Iterable[Sample], second: Iterable[Sample]) -> Iterator[Pair |
         yield _unpaired(own, beside.pop(own.name, None))
 
 
-def _common(a: Sample, b: Sample) -> int:
-    n = min(len(a.token_ids), len(b.token_ids))
-    differs = (a.token_ids[:n] != b.token_ids[:n]).nonzero()
-    return int(differs[0]) if len(differs) else n
-
-
 def _best_partner(sample: Sample, others: list[Sample]) -> Sample | None:
     best, longest = None, 0
     for other in others:
-        common = _common(sample, other)
+        common = sample.common_tokens(other)
         whole = common == min(len(sample.token_ids), len(other.token_ids))
         if common > longest and (whole or _covers_prompt(sample, other, common)):
             best, longest = other, common
@@ -102,7 +96,7 @@ def _covers_prompt(a: Sample, b: Sample, common: int) -> bool:
 
 
 def _cut(first: Sample, second: Sample) -> Pair:
-    n = _common(first, second)
+    n = first.common_tokens(second)
     rows = min(n, *(len(state) for s in (first, second) for state in s.states.values()))
 
     def part(sample: Sample) -> Sample:
@@ -113,7 +107,7 @@ def _cut(first: Sample, second: Sample) -> Pair:
 
 
 def _unpaired(own: Sample, other: Sample | None) -> Unpaired:
-    at = _common(own, other) if other is not None else 0
+    at = own.common_tokens(other) if other is not None else 0
 
     def token(sample: Sample | None) -> int | None:
         return int(sample.token_ids[at]) if sample is not None and at < len(sample.token_ids) else None

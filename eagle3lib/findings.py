@@ -55,6 +55,11 @@ class Finding:
         return cls(**{**data, "severity": Severity(data["severity"])})
 
 
+def quantity(n: int, one: str, many: str | None = None) -> str:
+    """A number and its words, as in "1 sample holds", "12 samples hold"; `many` is `one` with an s unless given."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
 def verdict_order(findings: list[Finding]) -> list[Finding]:
     """Findings by stage, and within a stage by severity, otherwise in the order given."""
     severities = list(Severity)

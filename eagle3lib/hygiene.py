@@ -156,9 +156,7 @@ def _expect_shape(sample: Sample, boundary: Boundary, state: Tensor, seen: dict[
         )
 
 
-def _add(
-    values: StateValues, boundary: Boundary, stored: Tensor, token_ids: Tensor, target: Target | None = None
-) -> None:
+def _add(values: StateValues, boundary: Boundary, stored: Tensor, token_ids: Tensor, target: Target | None) -> None:
     """Count one sample's rows in."""
     state = stored.float()
     aligned = len(state) >= len(token_ids) - 1  # else nobody knows which token a row is of

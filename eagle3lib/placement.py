@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eagle3lib.boundaries import FINAL_NORMED, Boundary
+from eagle3lib.boundaries import FINAL_NORMED, Boundary, in_depth_order
 from eagle3lib.sample import Sample
 
 #: Rows taken from a sample, evenly spread, and in all; reading stops there.
@@ -117,10 +117,8 @@ def identify(sample: Sample, reference: Sample) -> list[Identity]:
     States of a causal model depend on earlier tokens only, so over a common beginning (a chat template's, a system
     prompt) they are equal to rounding, whatever follows. Empty where fewer than `FEW_COMMON` tokens are in common.
     """
-    n = min(len(sample.token_ids), len(reference.token_ids), *(len(s) for s in sample.states.values()))
-    n = min(n, *(len(s) for s in reference.states.values()), ROWS_PER_SAMPLE)
-    differs = (sample.token_ids[:n] != reference.token_ids[:n]).nonzero()
-    common = int(differs[0]) if len(differs) else n
+    rows = min(len(state) for s in (sample, reference) for state in s.states.values())
+    common = min(sample.common_tokens(reference), rows, ROWS_PER_SAMPLE)
     ids = [b for b in reference.states if b != FINAL_NORMED]
     if common < FEW_COMMON or len(ids) < 2:
         return []
@@ -139,7 +137,7 @@ def identify(sample: Sample, reference: Sample) -> list[Identity]:
 def _unit_rows(samples: Iterable[Sample]) -> Iterator[tuple[Tensor, Tensor, tuple[Boundary, ...]]]:
     """Chosen rows of each sample at unit length [B, n, H], their norms [B, n], and the boundaries of axis 0."""
     for sample in samples:
-        boundaries = tuple(sorted(sample.states, key=lambda b: (b == FINAL_NORMED, b)))
+        boundaries = in_depth_order(sample.states)
         rows = spread_rows(sample, ROWS_PER_SAMPLE)
         states = torch.stack([sample.states[b][rows].float() for b in boundaries])
         norm = states.norm(dim=-1)

@@ -210,10 +210,13 @@ def _scored(target: Target, parts: Sequence[tuple[int, ChosenRows]], temperature
     ids = torch.cat([chosen.next_ids for _, chosen in parts])
     scores = target.score(normed / temperature, ids, entropy=entropy)
     ends = torch.tensor([0, *(len(chosen.rows) for _, chosen in parts)]).cumsum(0).tolist()
-    return [
-        Scores(scores.logprob[a:b], scores.argmax[a:b], scores.entropy[a:b] if entropy else None)
-        for a, b in pairwise(ends)
-    ]
+    return [_part(scores, begin, end) for begin, end in pairwise(ends)]
+
+
+def _part(scores: Scores, begin: int, end: int) -> Scores:
+    """The scores of some rows."""
+    entropy = None if scores.entropy is None else scores.entropy[begin:end]
+    return Scores(scores.logprob[begin:end], scores.argmax[begin:end], entropy)
 
 
 def _by_sample(names: Sequence[str], inside: Sequence[ChosenRows], scores: Scores) -> list[SampleFit]:
@@ -222,9 +225,7 @@ def _by_sample(names: Sequence[str], inside: Sequence[ChosenRows], scores: Score
     for name, chosen in zip(names, inside, strict=True):
         end = begin + len(chosen.rows)
         if end > begin:
-            entropy = None if scores.entropy is None else scores.entropy[begin:end]
-            part = Scores(scores.logprob[begin:end], scores.argmax[begin:end], entropy)
-            fit = _unshifted(measured(0, part, chosen))
+            fit = _unshifted(measured(0, _part(scores, begin, end), chosen))
             found.append(SampleFit(name, fit.mean_logprob, fit.on_policy, fit.logprob_error, fit.surprise, fit.count))
         begin = end
     return found

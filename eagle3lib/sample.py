@@ -87,6 +87,12 @@ class Sample:
         ends = (edges == -1).nonzero().flatten().tolist()
         return [Turn(begin, end) for begin, end in zip(begins, ends, strict=True)]
 
+    def common_tokens(self, other: Sample) -> int:
+        """With how many tokens both begin."""
+        n = min(len(self.token_ids), len(other.token_ids))
+        differs = (self.token_ids[:n] != other.token_ids[:n]).nonzero()
+        return int(differs[0]) if len(differs) else n
+
     @property
     def n_pairs(self) -> int:
         """Pairs (h[i], x[i + 1]): a state and a following token are both needed."""

@@ -15,6 +15,7 @@ from eagle3lib.capture.states import prefill, row_blocks
 from eagle3lib.capture.whole_target import WholeTarget
 from eagle3lib.errors import InputError
 from eagle3lib.findings import Finding, Severity
+from eagle3lib.own_layout import state_key
 
 #: Largest error of a logit where states are stored in the run's own dtype: order of summation only.
 LOGIT_ERROR = 1e-4
@@ -64,7 +65,7 @@ def _last_state(target: WholeTarget, file: Path) -> tuple[Tensor, Tensor]:
     with safe_open(file, framework="pt") as tensors:
         held = tensors.keys()
         token_ids = tensors.get_tensor("token_ids")
-        if (name := f"boundary.{target.n_layers}") in held:
+        if (name := state_key(target.n_layers)) in held:
             norm_weight = next(target.final_norm.parameters())
             return token_ids, target.final_norm(tensors.get_tensor(name).to(norm_weight.device, target.model.dtype))
         if FINAL_NORMED in held:

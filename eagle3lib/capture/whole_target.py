@@ -124,7 +124,7 @@ def recognise(
         raise _unlike(kind, f"its {len(blocks)} blocks do not each run once and in order")
     if odd := [k for k, call in enumerate(c for c in calls if c.module in blocks) if not _is_stream(call.read)]:
         raise _unlike(kind, f"block {odd[0]} does not read one residual stream [batch, tokens, hidden]")
-    after = [call for call in calls[calls.index(next(c for c in calls if c.module is blocks[-1])) + 1 :]]
+    after = calls[1 + next(i for i, call in enumerate(calls) if call.module is blocks[-1]) :]
     if len(after) != 2 or after[1].module is not head:
         names = {module: name for name, module in model.named_modules()}
         found = ", ".join(names[call.module] for call in after if call.module is not head) or "nothing"
@@ -197,10 +197,10 @@ def _is_stream(read: Tensor | None) -> bool:
 
 def _readout(z: Tensor, logits: Tensor, model: PreTrainedModel, kind: str) -> tuple[float, float | None]:
     """Scale and cap that make the head's output z the logits: 1 and none for most models."""
-    caps = (getattr(model.config.get_text_config(), key, None) for key in ("final_logit_softcapping",))
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
     scale = 1.0 if torch.equal(z, logits) else float((z * logits).sum() / z.square().sum())
     tolerance = 4 * torch.finfo(model.dtype).eps * float(logits.abs().max())
-    for candidate in [(scale, None), *((1.0, float(cap)) for cap in caps if cap)]:
+    for candidate in [(scale, None), *([(1.0, float(cap))] if cap else [])]:
         if torch.allclose(_finish(z, *candidate), logits, rtol=0, atol=tolerance):
             return candidate
     raise _unlike(kind, "its logits are neither its head's output, nor a multiple of it, nor soft-capped from it")

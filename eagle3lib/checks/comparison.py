@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eagle3lib.boundaries import boundary_name
 from eagle3lib.comparison import Comparison, Cost, StateDifference
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
 
@@ -82,7 +82,7 @@ def _evidence(first: str, second: str, found: Comparison, cost: Cost | None) -> 
     }
     if cost is not None:
         evidence |= {
-            "lost": [cost.lost.value, cost.lost.low, cost.lost.high],
+            "lost": cost.lost.numbers,
             "steps": cost.steps,
             "rounds": cost.lost.count,
             "same_first_choice": cost.agreement,
@@ -113,7 +113,7 @@ def _unpaired(first: str, second: str, found: Comparison) -> list[Finding]:
         Finding(
             "dump.tokens_differ",
             NOTE if found.pairs else FAULT,
-            f"{len(found.unpaired)} of {total} samples of {first} are of other tokens than {second}'s: {where}",
+            f"Other tokens than {second}'s in {len(found.unpaired)} of {quantity(total, 'sample')} of {first}: {where}",
             "States can be compared over common tokens only: another chat template, system prompt or order of prompts.",
             "Send both stacks the token ids of one dump.",
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eagle3lib.context import Sides
 from eagle3lib.ecosystems import Engine
-from eagle3lib.findings import Evidence, Finding, Severity
+from eagle3lib.findings import Evidence, Finding, Severity, quantity
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
 
@@ -49,7 +49,7 @@ def check_sides(found: Sides) -> Finding:
     before, beyond, lost = found.before, found.beyond, found.lost
     evidence: Evidence = {
         "steps": found.steps, "limit": found.limit, "samples with both sides": found.paired,
-        **{name: [e.value, e.low, e.high] for name, e in (("before", before), ("beyond", beyond), ("lost", lost))},
+        **{name: e.numbers for name, e in (("before", before), ("beyond", beyond), ("lost", lost))},
     }  # fmt: skip
     numbers = (
         f"over all starts at K = {found.steps}: {before.value:.2f} tokens a round before position {found.limit}, "
@@ -57,7 +57,8 @@ def check_sides(found: Sides) -> Finding:
     )
     if found.paired < MIN_PAIRED:
         title = f"Cannot tell whether the draft is worse beyond {found.limit} positions: {numbers}"
-        meaning = f"Only {found.paired} samples have starts on both sides; {MIN_PAIRED} are asked for."
+        held = quantity(found.paired, "sample has", "samples have")
+        meaning = f"Only {held} starts on both sides; {MIN_PAIRED} are asked for."
         return Finding("served.beyond_context", NOTE, title, meaning, "Record more long samples.", evidence)
     if not lost.excludes_zero:
         title = f"Beyond {found.limit} positions the draft is no different that could be told, {numbers}"

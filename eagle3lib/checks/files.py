@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eagle3lib.dumps import Reading
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 
 RISK, NOTE = Severity.RISK, Severity.NOTE
 #: Bad files that a finding names.
@@ -46,7 +46,8 @@ def check_files(dump: str, reading: Reading, longest: int | None = None) -> list
             Finding(
                 "dump.windows",
                 NOTE,
-                f"{len(reading.windowed)} sequences of {dump} are longer than {longest} tokens and are read in windows",
+                quantity(len(reading.windowed), f"sequence of {dump} is", f"sequences of {dump} are")
+                + f" longer than {longest} tokens and read in windows",
                 f"A window begins with {(longest or 0) // 2} tokens of context. That is exact for a draft whose sliding"
                 " window is no longer; another sees no keys before the context, and a turn that crosses windows counts"
                 " as a turn of its own in each.",

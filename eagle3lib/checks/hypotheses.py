@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eagle3lib.battery import Change, Outcome
-from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
-from eagle3lib.findings import Evidence, Finding, Severity
+from eagle3lib.findings import Evidence, Finding, Severity, quantity
 from eagle3lib.missing_boundary import Mixture
 from eagle3lib.served_evidence import ServedRates
 from eagle3lib.training import Reproduction, Truth, truth_name
@@ -35,7 +34,7 @@ def check_recorded_tokens(outcome: Outcome, samples: int) -> list[Finding]:
             )
         ]
     best = max(outcome.trials, key=lambda t: t.gain.value, default=None)
-    nearest: Evidence = {"nearest": best.hypothesis.label, "gain": _numbers(best.gain)} if best else {}
+    nearest: Evidence = {"nearest": best.hypothesis.label, "gain": best.gain.numbers} if best else {}
     return [
         Finding(
             "wiring.right",
@@ -115,7 +114,7 @@ def check_missing_boundary(
     if found and found[0].gain.low > 0:
         best = found[0]
         between = f"{boundary_name(best.low)} and {boundary_name(best.high)}"
-        evidence |= {"slot": best.slot + 1, "stands_for": best.stands_for, "gain": _numbers(best.gain)}
+        evidence |= {"slot": best.slot + 1, "stands_for": best.stands_for, "gain": best.gain.numbers}
         return Finding(
             "wiring.boundary_missing",
             RISK,
@@ -177,7 +176,7 @@ def check_truth(found: Sequence[Reproduction], believed: Wiring, teacher: Truth,
             evidence=evidence,
         )
     first = inside[0]
-    others = "" if len(inside) == 1 else f" {len(inside) - 1} other pairs give it too."
+    others = "" if len(inside) == 1 else f" {quantity(len(inside) - 1, 'other pair gives', 'other pairs give')} it too."
     return Finding(
         "training.other_truth",
         FAULT,
@@ -193,18 +192,14 @@ def _change_numbers(change: Change, outcome: Outcome) -> Evidence:
         "change": change.hypothesis.label,
         "family": change.hypothesis.family,
         "tried": outcome.tried,
-        "gain": _numbers(change.trial.gain),
-        "before": _numbers(change.before),
-        "after": _numbers(change.after),
+        "gain": change.trial.gain.numbers,
+        "before": change.before.numbers,
+        "after": change.after.numbers,
     }
     if change.ties:
         numbers["ties"] = [tie.hypothesis.label for tie in change.ties]
         numbers["tokens_to_tell"] = [round(t.count_to_tell) for t in change.ties if t.count_to_tell < 1e12]
     return numbers
-
-
-def _numbers(estimate: Estimate) -> list[float]:
-    return [estimate.value, estimate.low, estimate.high]
 
 
 def _tied(change: Change) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, boundary_name
-from eagle3lib.findings import Evidence, Finding, Severity
+from eagle3lib.findings import Evidence, Finding, Severity, quantity
 from eagle3lib.readings import Reading
 from eagle3lib.reconstruction import Reconstruction
 from eagle3lib.soundness import HEALTHY_ON_POLICY, LOGPROB_ERROR, ON_POLICY, fits, is_sound, misfit_samples
@@ -46,7 +46,7 @@ def check_last_state(
         return Finding(
             "dump.samples_misfit",
             FAULT,
-            f"In {len(misfits)} of {len(last.samples)} samples {name} does not fit the tokens: {listed}",
+            f"In {len(misfits)} of {quantity(len(last.samples), 'sample')} {name} does not fit the tokens: {listed}",
             "The others fit, so the state is the right one; these samples hold rows of another sequence, as a writer"
             " that loses the order within a batch leaves them.",
             "Dump these samples again, one sequence a batch; leave them out until then.",

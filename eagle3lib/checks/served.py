@@ -21,7 +21,7 @@ def check_forecast(
         steps: the draft length K of both.
         has_last_state: whether a dump shows that the recorded tokens are the target's own.
     """
-    evidence = {name: [e.value, e.low, e.high] for name, e in forecast.items()}
+    evidence = {name: e.numbers for name, e in forecast.items()}
     if not has_last_state:
         return Finding(
             "served.no_forecast",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from eagle3lib.boundaries import FINAL_NORMED, boundary_name
 from eagle3lib.checks.training import COUNT_TOLERANCE
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.reconstruction import Reconstruction
 from eagle3lib.soundness import LOGPROB_ERROR, is_sound
 from eagle3lib.teacher import TeacherAudit
@@ -80,8 +80,7 @@ def check_teacher(audit: TeacherAudit | None, n_layers: int, reproduced: Mapping
         )
     by_teacher = reproduced.get(audit.boundary)
     under_last = any(reproduced[truth] for truth in last)
-    blocks = n_layers - audit.boundary
-    depth = f"{blocks} block{'s' if blocks > 1 else ''} before the end"
+    depth = f"{quantity(n_layers - audit.boundary, 'block')} before the end"
     if under_last:
         return Finding(
             "training.teacher_ambiguous" if by_teacher else "training.teacher_last",

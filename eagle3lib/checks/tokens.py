@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.responses import Responses
 from eagle3lib.token_prefix import PrefixDifference
 
@@ -30,7 +30,8 @@ def _foreign(dump: str, found: Responses) -> list[Finding]:
         Finding(
             "dump.ids_outside_vocabulary",
             FAULT,
-            f"{count} of {found.samples} samples of {dump} hold ids outside the target's vocabulary: {names[0]}",
+            f"Ids outside the target's vocabulary in {count} of {quantity(found.samples, 'sample')} of {dump}:"
+            f" {names[0]}",
             "The tokens are of another tokenizer, or the target of another model.",
             "Point the case at the target that the dump was made with.",
             {"dump": dump, "samples": list(names), "count": count},
@@ -53,7 +54,7 @@ def _supervision(dump: str, found: Responses) -> list[Finding]:
             Finding(
                 "dump.mask_empty",
                 FAULT if count == found.samples else RISK,
-                f"{count} of {found.samples} samples of {dump} have no supervised token",
+                f"No token is supervised in {count} of {quantity(found.samples, 'sample')} of {dump}",
                 "A trainer learns nothing from them: the template's assistant marker was not found, or the answer was"
                 " cut off.",
                 "See that the mask is made with the template that made the tokens.",
@@ -68,8 +69,8 @@ def _supervision(dump: str, found: Responses) -> list[Finding]:
         Finding(
             "dump.supervised",
             OK,
-            f"{dump} supervises {found.supervised} of {found.tokens} tokens, {found.turns} turns in {found.samples}"
-            " samples",
+            f"{dump} supervises {found.supervised:,} of {found.tokens:,} tokens, {quantity(found.turns, 'turn')} in"
+            f" {quantity(found.samples, 'sample')}",
             f"A turn has {lengths[0]} to {lengths[-1]} tokens, {median(lengths):g} in the middle.",
             evidence=evidence,
         )
@@ -95,7 +96,7 @@ def _edges(dump: str, found: Responses) -> Finding:
             return Finding(
                 "dump.mask_shifted",
                 FAULT,
-                f"The loss mask of {dump} begins one token {word} in {found.edges[offset]} of {read} turns",
+                f"The loss mask of {dump} begins one token {word} in {found.edges[offset]} of {quantity(read, 'turn')}",
                 "The generation prompt's last token is supervised, and the answer's last is not."
                 if offset < 0
                 else "The first token of the answer is never trained; the mask was shifted for labels.",
@@ -107,14 +108,14 @@ def _edges(dump: str, found: Responses) -> Finding:
         return Finding(
             "dump.mask_edge",
             OK,
-            f"The loss mask of {dump} begins right after the generation prompt in all of {read} turns",
+            f"The loss mask of {dump} begins right after the generation prompt in all of {quantity(read, 'turn')}",
             "The first generated token is the first supervised one.",
             evidence=evidence,
         )
     return Finding(
         "dump.mask_edge_mixed",
         NOTE,
-        f"The loss mask of {dump} begins right after the generation prompt in {right} of {read} turns",
+        f"The loss mask of {dump} begins right after the generation prompt in {right} of {quantity(read, 'turn')}",
         "Elsewhere the template goes on after its role marker (a thinking tag, a channel), or the mask is off.",
         "Look at the first tokens of one such turn.",
         evidence,
@@ -127,7 +128,7 @@ def _degenerate(dump: str, found: Responses) -> Finding:
     return Finding(
         "dump.degenerate_text",
         RISK if many else NOTE if looping or short else OK,
-        f"{looping:.1%} of {found.turns} answers of {dump} end in a loop, {short:.1%} are of one token",
+        f"Of {quantity(found.turns, 'answer')} of {dump} {looping:.1%} end in a loop, {short:.1%} are of one token",
         "A loop is foreseen by any draft, so its acceptance is better than on other text."
         if looping
         else "An answer of one token ends as it begins, and no draft is verified in it."

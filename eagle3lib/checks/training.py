@@ -27,7 +27,7 @@ def check_training_number(
     evidence = {
         "teacher": teacher,
         "largest_count_difference": worst,
-        f"full_acc_{step}": [accuracy.value, accuracy.low, accuracy.high],
+        f"full_acc_{step}": accuracy.numbers,
         f"claimed_full_acc_{step}": claimed["full_acc_sum"][step] / claimed["full_acc_total"][step],
     }
     if worst <= COUNT_TOLERANCE:
@@ -52,7 +52,7 @@ def check_training_number(
 def check_claimed_accuracy(claimed: float, by_truth: dict[str, Estimate]) -> Finding:
     """A claimed accuracy without its samples: which truths reproduce it on the dump."""
     inside = [truth for truth, e in by_truth.items() if e.low <= claimed <= e.high]
-    evidence = {"claimed": claimed, **{truth: [e.value, e.low, e.high] for truth, e in by_truth.items()}}
+    evidence = {"claimed": claimed, **{truth: e.numbers for truth, e in by_truth.items()}}
     if inside:
         return Finding(
             "training.accuracy_reproduced",

@@ -30,7 +30,7 @@ def check_training_run(found: Sequence[Contender]) -> Finding:
         "steps": [c.step for c in run],
         "acceptance_length": [c.length.value for c in run],
         "loss": [c.loss for c in run],
-        "behind": [last.behind.value, last.behind.low, last.behind.high],
+        "behind": last.behind.numbers,
     }
     known = best.loss is not None and last.loss is not None
     if best is not last and last.behind.low > 0:
@@ -47,7 +47,7 @@ def check_training_run(found: Sequence[Contender]) -> Finding:
             f"Serve the checkpoint of step {best.step}, and stop by acceptance on held-out responses.",
             evidence,
         )
-    if best is last and len(run) > 1 and run[-2].behind.low > 0:
+    if best is last and run[-2].behind.low > 0:
         return Finding(
             "training.still_rising",
             NOTE,

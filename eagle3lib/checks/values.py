@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, boundary_name
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.hygiene import DumpValues, Short, StateValues
 from eagle3lib.norms import OUTLIER_RATIO
 
@@ -67,8 +67,8 @@ def _rows(dump: str, values: DumpValues) -> Finding | None:
     return Finding(
         "dump.rows_missing",
         FAULT,
-        f"{values.short_count} of {values.samples} samples of {dump} lack states: {first.name} holds {first.rows} rows"
-        f" for {first.tokens} tokens, {_lacking(first)}",
+        f"States are missing in {values.short_count} of {quantity(values.samples, 'sample')} of {dump}: {first.name}"
+        f" holds {quantity(first.rows, 'row')} for {first.tokens} tokens, {_lacking(first)}",
         "Only the last token of a generation may lack a state. Where the first ones do, rows and tokens are out of"
         " step throughout: an engine leaves out what its prefix cache held, or keeps the last chunk of a prefill.",
         "Dump again with prefix caching and chunked prefill off.",
@@ -97,7 +97,8 @@ def _non_finite(dump: str, values: DumpValues) -> Finding | None:
     return Finding(
         "dump.non_finite",
         FAULT,
-        f"{sum(counts.values()):,} values of {dump} are NaN or infinite, at {_names(list(counts))}",
+        quantity(sum(counts.values()), f"value of {dump} is", f"values of {dump} are")
+        + f" NaN or infinite, at {_names(list(counts))}",
         "A draft trained or replayed on them learns and shows nothing; one such value spoils its whole row.",
         "Run the target in bfloat16 or float32; look for overflow in float16 or a quantised kernel.",
         _evidence(dump, values, counts),
@@ -111,7 +112,8 @@ def _saturated(dump: str, values: DumpValues) -> Finding | None:
     return Finding(
         "dump.saturated",
         FAULT,
-        f"{sum(counts.values()):,} values of {dump} stand at the limit of float16, at {_names(list(counts))}",
+        quantity(sum(counts.values()), f"value of {dump} stands", f"values of {dump} stand")
+        + f" at the limit of float16, at {_names(list(counts))}",
         "The outlier channels of a residual stream exceed 65504, and float16 cut them.",
         "Dump in bfloat16, and serve the target in it.",
         _evidence(dump, values, counts),
@@ -126,7 +128,8 @@ def _zero(dump: str, values: DumpValues) -> Finding | None:
     return Finding(
         "dump.zero_rows",
         RISK if only_embedding else FAULT,
-        f"{sum(counts.values()):,} rows of {dump} are zeros only, at {_names(list(counts))}",
+        quantity(sum(counts.values()), f"row of {dump} is", f"rows of {dump} are")
+        + f" zeros only, at {_names(list(counts))}",
         "A buffer was stored before it was filled, as engines did for layers that their capture does not reach"
         " (hybrid Mamba blocks)."
         if not only_embedding
@@ -143,7 +146,8 @@ def _repeated(dump: str, values: DumpValues) -> Finding | None:
     return Finding(
         "dump.repeated_rows",
         FAULT,
-        f"{sum(counts.values()):,} rows of {dump} repeat another row of their sample, at {_names(list(counts))}",
+        quantity(sum(counts.values()), f"row of {dump} repeats", f"rows of {dump} repeat")
+        + f" another row of the same sample, at {_names(list(counts))}",
         "Two tokens in different contexts never have one state: rows were copied, or a buffer was not advanced.",
         "Dump again without padding or CUDA graphs, one request at a time, and compare.",
         _evidence(dump, values, counts),

@@ -6,7 +6,7 @@ from eagle3lib.acceptance import Acceptance
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Wiring, boundary_name
 from eagle3lib.ecosystems import Engine, LayerIds
-from eagle3lib.findings import Finding, Severity
+from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.search import Search
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
@@ -50,9 +50,9 @@ def check_wiring(
     evidence = {
         "trained": list(trained.slots),
         "served": list(served.slots),
-        "trained_acceptance_length": [trained_length.value, trained_length.low, trained_length.high],
-        "served_acceptance_length": [served_length.value, served_length.low, served_length.high],
-        "lost": [lost.value, lost.low, lost.high],
+        "trained_acceptance_length": trained_length.numbers,
+        "served_acceptance_length": served_length.numbers,
+        "lost": lost.numbers,
     }
     if trained == served:
         return Finding(
@@ -114,7 +114,7 @@ def _trained_or_better(trained: Wiring, judged: Search) -> Finding:
             evidence,
         )
     if not judged.contradicts(trained.slots):
-        ties = "" if len(best) == 1 else f", tied with {len(best) - 1} others"
+        ties = "" if len(best) == 1 else f", tied with {quantity(len(best) - 1, 'other')}"
         return Finding(
             "wiring.search_confirms",
             OK,
@@ -171,7 +171,7 @@ FEW = 30
 def check_recurrence(walked: Acceptance) -> Finding:
     """The conditional rates of later steps hold up against the first."""
     rates = walked.all_starts.conditional
-    evidence = {f"c_{k + 1}": [e.value, e.low, e.high] for k, e in enumerate(rates) if e.count >= FEW}
+    evidence = {f"c_{k + 1}": e.numbers for k, e in enumerate(rates) if e.count >= FEW}
     if len(rates) < 2:
         return Finding("recurrence.unknown", NOTE, "Cannot tell: one step only", "Run with 2 steps or more.")
     if rates[1].count < FEW or not (rates[0].has_interval and rates[1].has_interval):

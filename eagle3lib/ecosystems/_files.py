@@ -59,6 +59,17 @@ def number(file: Path, *, strict: bool = True) -> int:
     return 1 << 62
 
 
+def dictionary(data: Any, where: Path | str) -> dict:
+    """A file's content where it is a dictionary.
+
+    Raises:
+        InputError: if it is anything else.
+    """
+    if not isinstance(data, dict):
+        raise InputError(f"Expected a dictionary of tensors in {where}, found {type(data).__name__}.")
+    return data
+
+
 def entry(data: dict, key: str, where: Path | str, kind: type = Tensor) -> Any:
     """An entry of a dictionary from a file.
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from eagle3lib.axes import Known
+from eagle3lib.axes import AXES, Known, split_states
 from eagle3lib.boundaries import Boundary
 from eagle3lib.ecosystems._base import TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import LayerIds
+from eagle3lib.ecosystems._files import entry
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.sample import TeacherProbs
 
@@ -90,6 +91,28 @@ class Layout(ABC):
     def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
         """The boundaries of a sample's states by the layout's own rule; None where it has none that fits them."""
         return stored.boundaries
+
+
+def last_and_aux(
+    data: dict, keys: tuple[str, str], n_tokens: int, known: Known, where: Path | str
+) -> tuple[Float[Tensor, "R H"], ...]:
+    """The states that feed `fc`, and behind them the last one, of the layouts that store the two apart.
+
+    Args:
+        keys: of the last state, then of the others, which may be left out.
+
+    Raises:
+        InputError: if the last state is missing, or sizes do not fit the tokens.
+    """
+    last_key, aux_key = keys
+    (last,) = split_states(
+        entry(data, last_key, where), n_tokens, known, f"{last_key} of {where}", documented=AXES, count=1
+    )
+    aux = data.get(aux_key)
+    if not isinstance(aux, Tensor) or aux.numel() == 0:  # left out on request, or an empty tensor in its place
+        return (last,)
+    size = replace(known, hidden_size=known.hidden_size or last.shape[1])
+    return (*split_states(aux, n_tokens, size, f"{aux_key} of {where}", documented=AXES), last)
 
 
 def slots_then(last: Boundary, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:

@@ -10,20 +10,16 @@ stores B(n) un-normed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from eagle3lib import pickles
-from eagle3lib.axes import HIDDEN, STATES, TOKENS, Known, split_states
+from eagle3lib.axes import Known
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
-from eagle3lib.ecosystems._files import entry, named, token_mask, token_row_ids
+from eagle3lib.ecosystems._files import dictionary, entry, named, token_mask, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
-from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample, slots_then
+from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample, last_and_aux, slots_then
 from eagle3lib.errors import InputError
 
-DOCUMENTED = (TOKENS, STATES, HIDDEN)
 FLAG = "hidden_states_prenorm"
 NO_FLAG = (
     f"The files lack the flag {FLAG}: ModelOpt's reader then takes the last state as normed, and its writer with vLLM"
@@ -46,9 +42,7 @@ class ModelOptLayout(Layout):
         return named(folder, "", ".pt")
 
     def read(self, file: Path, known: Known) -> Iterator[StoredSample]:
-        data = pickles.read(file)
-        if not isinstance(data, dict):
-            raise InputError(f"Expected a dictionary of tensors in {file}, found {type(data).__name__}.")
+        data = dictionary(pickles.read(file), file)
         token_ids = token_row_ids(entry(data, "input_ids", file), file)
         mask = token_mask(entry(data, "loss_mask", file), file, len(token_ids)) if "loss_mask" in data else None
         states = last_and_aux(data, ("hidden_states", "aux_hidden_states"), len(token_ids), known, file)
@@ -64,18 +58,3 @@ class ModelOptLayout(Layout):
 
 
 LAYOUTS = (ModelOptLayout(),)
-
-
-def last_and_aux(
-    data: dict, keys: tuple[str, str], n_tokens: int, known: Known, file: Path | str
-) -> tuple[Tensor, ...]:
-    """The states that feed `fc`, and behind them the last one: keys are of the last, then of the others."""
-    last_key, aux_key = keys
-    (last,) = split_states(
-        entry(data, last_key, file), n_tokens, known, f"{last_key} of {file}", documented=DOCUMENTED, count=1
-    )
-    aux = data.get(aux_key)
-    if not isinstance(aux, Tensor) or aux.numel() == 0:  # left out on request, or an empty tensor in its place
-        return (last,)
-    size = replace(known, hidden_size=known.hidden_size or last.shape[1])
-    return (*split_states(aux, n_tokens, size, f"{aux_key} of {file}", documented=DOCUMENTED), last)

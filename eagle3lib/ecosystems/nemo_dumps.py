@@ -33,7 +33,6 @@ class CacheLayout(Layout):
 
     name = "nemo"
     label = "NeMo (manifest.json, shard-000000.safetensors)"
-    ordered = True
 
     def fits(self, glance: Glance) -> bool:
         return (glance.folder / "manifest.json").is_file() and bool(glance.files(".safetensors"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eagle3lib.axes import HIDDEN, TOKENS, Known, split_states
-from eagle3lib.boundaries import FINAL_NORMED
+from eagle3lib.boundaries import in_depth_order
 from eagle3lib.ecosystems._files import numbered, token_mask, token_row, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, StoredSample
@@ -41,7 +41,7 @@ class OwnLayout(Layout):
             if name.startswith(STATE) and (state_boundary(name) is None or state_key(state_boundary(name)) != name):
                 raise InputError(f"Expected names such as {STATE}3 for the states in {file}, found {name[:60]!r}.")
         named = {boundary: name for name in tensors if (boundary := state_boundary(name)) is not None}
-        boundaries = tuple(sorted(named, key=lambda b: (b == FINAL_NORMED, b)))
+        boundaries = in_depth_order(named)
         if not boundaries or not {"token_ids", "loss_mask"} <= set(tensors):
             raise InputError(
                 f"Expected token_ids, loss_mask and boundary.K in {file}, found {', '.join(sorted(tensors))}."

@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from eagle3lib import gzipped, pickles
-from eagle3lib.axes import HIDDEN, STATES, TOKENS, Known, split_states
+from eagle3lib.axes import Known
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
-from eagle3lib.ecosystems._files import by_length, entry, named, token_mask, token_row_ids
+from eagle3lib.ecosystems._files import by_length, dictionary, entry, named, token_mask, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
-from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample, slots_then
-from eagle3lib.errors import InputError
-
-DOCUMENTED = (TOKENS, STATES, HIDDEN)
+from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample, last_and_aux, slots_then
 
 
 class OfflineLayout(Layout):
@@ -46,21 +42,12 @@ class OfflineLayout(Layout):
                 data = pickles.read(content, file)
         else:
             data = pickles.read(file)
-        if not isinstance(data, dict):
-            raise InputError(f"Expected a dictionary of tensors in {file}, found {type(data).__name__}.")
-        token_ids = token_row_ids(entry(data, "input_ids", file), file)
+        token_ids = token_row_ids(entry(dictionary(data, file), "input_ids", file), file)
         mask = token_mask(entry(data, "loss_mask", file), file, len(token_ids)).clone()
         mask[-1] = False
-        (last,) = split_states(
-            entry(data, "hidden_state", file), len(token_ids), known, f"hidden_state of {file}",
-            documented=DOCUMENTED, count=1,
-        )  # fmt: skip
-        size = replace(known, hidden_size=known.hidden_size or last.shape[1])
-        aux = split_states(
-            entry(data, "aux_hidden_state", file), len(token_ids), size, f"aux_hidden_state of {file}",
-            documented=DOCUMENTED,
-        )  # fmt: skip
-        yield StoredSample(f"{file.parent.name}/{file.name}", token_ids, (*aux, last), mask)
+        entry(data, "aux_hidden_state", file)  # never left out
+        states = last_and_aux(data, ("hidden_state", "aux_hidden_state"), len(token_ids), known, file)
+        yield StoredSample(f"{file.parent.name}/{file.name}", token_ids, states, mask)
 
     def boundaries(self, stored: StoredSample, origin: Origin) -> tuple[Boundary, ...] | None:
         return slots_then(FINAL_NORMED, stored, origin)

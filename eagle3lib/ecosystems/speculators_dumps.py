@@ -22,7 +22,7 @@ from torch import Tensor
 from eagle3lib import pickles
 from eagle3lib.axes import HIDDEN, STATES, TOKENS, Known, split_states
 from eagle3lib.boundaries import Boundary
-from eagle3lib.ecosystems._files import entry, number, numbered, token_mask, token_row, token_row_ids
+from eagle3lib.ecosystems._files import dictionary, entry, number, numbered, token_mask, token_row, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
 from eagle3lib.ecosystems.speculators import OLD
@@ -87,9 +87,7 @@ class ListLayout(Layout):
         return numbered(folder, "data_{}.pt")
 
     def read(self, file: Path, known: Known) -> Iterator[StoredSample]:
-        data = pickles.read(file)
-        if not isinstance(data, dict):
-            raise InputError(f"Expected a dictionary of tensors in {file}, found {type(data).__name__}.")
+        data = dictionary(pickles.read(file), file)
         token_ids = token_row_ids(entry(data, "input_ids", file), file)
         stored = entry(data, "hidden_states", file, list)
         mask = token_mask(entry(data, "loss_mask", file), file, len(token_ids))

@@ -15,10 +15,9 @@ import torch
 from eagle3lib import pickles
 from eagle3lib.axes import Known
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
-from eagle3lib.ecosystems._files import entry, named, token_row_ids
+from eagle3lib.ecosystems._files import dictionary, entry, named, token_row_ids
 from eagle3lib.ecosystems._glance import Glance
-from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample, slots_then
-from eagle3lib.ecosystems.modelopt_dumps import last_and_aux
+from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample, last_and_aux, slots_then
 from eagle3lib.errors import InputError
 
 AUX = ("aux_hidden_states", "hidden_state_features")
@@ -43,9 +42,7 @@ class SavedLayout(Layout):
             raise InputError(f"Expected a list of requests in {file}, found {type(saved).__name__}.")
         for i, data in enumerate(saved):
             where = f"{file} [{i}]"
-            if not isinstance(data, dict):
-                raise InputError(f"Expected a dictionary of tensors in {where}, found {type(data).__name__}.")
-            token_ids = token_row_ids(entry(data, "input_ids", where), where)
+            token_ids = token_row_ids(entry(dictionary(data, where), "input_ids", where), where)
             aux_key = next((key for key in AUX if key in data), AUX[0])
             *aux, last = last_and_aux(data, ("hidden_state", aux_key), len(token_ids), known, where)
             if aux and torch.equal(aux[-1], last):

@@ -8,17 +8,15 @@ from eagle3lib.plots.where import by_slice, over_training, token_classes, what_a
 from eagle3lib.plots.wirings import accuracy_by_truth, bench, ranking, slot_heat_map
 
 __all__ = [
-    "by_slice",
-    "over_training",
-    "token_classes",
-    "what_a_draft_token_buys",
     "accuracy_by_truth",
     "along_sequence",
     "bench",
+    "by_slice",
     "ladder",
     "lengths",
     "norm_histogram",
     "norm_profile",
+    "over_training",
     "placement_map",
     "ranking",
     "readings",
@@ -28,5 +26,7 @@ __all__ = [
     "slot_heat_map",
     "state_differences",
     "survival",
+    "token_classes",
     "weight_scales",
+    "what_a_draft_token_buys",
 ]
