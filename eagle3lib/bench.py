@@ -122,7 +122,7 @@ def first_tokens(samples: Sequence[Sample], tokens: int, most: int) -> list[Samp
     few = -(-tokens // max(len(with_starts), 1))
     cut = []
     for sample in with_starts:
-        starts = [t for turn in sample.turns for t in turn.starts if t < sample.n_pairs][:few]
+        starts = sample.starts[:few]
         if starts:
             end = starts[-1] + 3  # x[t + 2] is the last that is predicted
             states = {boundary: state[:end] for boundary, state in sample.states.items()}

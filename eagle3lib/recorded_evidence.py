@@ -128,8 +128,7 @@ def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride:
     config = draft.config.under(wiring)
     found = []
     for sample in samples:
-        starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs], dtype=torch.long)
-        starts = starts[::stride]
+        starts = torch.tensor(sample.starts[::stride], dtype=torch.long)
         if not len(starts):
             found.append(np.zeros((0, 4)))
             continue

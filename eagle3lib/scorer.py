@@ -89,7 +89,7 @@ class Scorer:
         fusion.expect_input_norms(draft, self.config)
         self._kept = Kept(kept)
         self._scores: dict[tuple[Slots, int | None], Score] = {}
-        self._told = [(sample.token_ids, _starts(sample)) for sample in samples]
+        self._told = [(sample.token_ids, torch.tensor(sample.starts, dtype=torch.long)) for sample in samples]
         self._looks: dict[int | None, list[Pack]] = {}
 
     def score(self, slots: Slots, positions: int | None = None) -> Score:
@@ -241,11 +241,6 @@ class Scorer:
         if self.config.uses_fc:
             h = h @ draft.weights.fc[:, slot * width : (slot + 1) * width].T
         return h, square
-
-
-def _starts(sample: Sample) -> Int[Tensor, " n"]:
-    pairs = [t for turn in sample.turns for t in turn.starts if t < sample.n_pairs]
-    return torch.tensor(pairs, dtype=torch.long)
 
 
 def _these(walk: Iterator[tuple[int, Sample]], places: Sequence[int]) -> list[Sample]:

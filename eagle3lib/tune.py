@@ -89,7 +89,7 @@ def _loss(
 ) -> Tensor | None:
     """Cross-entropy against the target's distribution over one prompt's starts; None where it has none."""
     config, n = draft.config.under(served), sample.n_pairs
-    starts = [t for turn in sample.turns for t in turn.starts if t < min(n, len(normed) - 1)]
+    starts = [t for t in sample.starts if t < len(normed) - 1]
     if not starts:
         return None
     rows = torch.tensor(starts)
@@ -109,7 +109,7 @@ def _column_unit(draft: Draft, served: Wiring, fit: Material) -> Float[Tensor, "
     """
     squares, count = torch.zeros_like(draft.weights.fc[0]), 0
     for sample in fit.served:
-        starts = [t for turn in sample.turns for t in turn.starts if t < sample.n_pairs]
+        starts = sample.starts
         squares += fusion.fc_input(draft, sample, served)[starts].square().sum(0)
         count += len(starts)
     scale = (squares / max(count, 1)).sqrt()
