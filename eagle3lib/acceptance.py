@@ -91,7 +91,7 @@ def acceptance(rollouts: Sequence[Rollout | Chances], steps: int) -> Acceptance:
     return Acceptance(
         steps=steps,
         walk=_walk_rates(histograms[:, 0]),
-        all_starts=_all_start_rates(np.stack([_start_sums(one) for one in found])),
+        all_starts=_all_start_rates(np.stack([start_sums(one) for one in found])),
         round_lengths=tuple(counts[0].tolist()),
         last_rounds=tuple(counts[1].tolist()),
         full=_shares(np.stack([_full_sums(chain, steps) for chain in chains])) if alone else (),
@@ -197,7 +197,7 @@ def rate_rows(by_wiring: Mapping[str, Acceptance]) -> list[dict]:
     return rows
 
 
-def _start_sums(found: Chances) -> np.ndarray:
+def start_sums(found: Chances) -> np.ndarray:
     """[3, K] by step: starts whose drafts up to it are accepted, starts that reach it, starts that could."""
     valid = found.valid.numpy()
     alive = found.chance.double().cumprod(1).numpy()
@@ -252,7 +252,7 @@ def _walk_rates(histograms: np.ndarray) -> Rates:
 
 
 def _all_start_rates(sums: np.ndarray) -> Rates:
-    """Rates from [n, 3, K] of `_start_sums`."""
+    """Rates from [n, 3, K] of `start_sums`."""
     n, _, steps = sums.shape
     flat, totals = sums.reshape(n, -1), sums.sum(0)
 

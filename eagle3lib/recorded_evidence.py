@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from eagle3lib import draft_head, forward, fusion
+from eagle3lib.acceptance import start_sums
 from eagle3lib.battery import Change, Tie, Trial, look, widened
 from eagle3lib.bootstrap import Estimate, Statistic, estimate, ratio
 from eagle3lib.boundaries import Wiring
@@ -20,6 +21,7 @@ from eagle3lib.checkpoint import Draft
 from eagle3lib.ground import Ground
 from eagle3lib.hypotheses import Hypothesis, Scored
 from eagle3lib.rollout import Rollout, rollout
+from eagle3lib.rounds import chances
 from eagle3lib.sample import Sample
 
 #: Samples of the first look, starts of each, and the steps by which it sees a later step.
@@ -174,10 +176,8 @@ def _gain(scored: Scored, ours: np.ndarray, believed: np.ndarray) -> Estimate:
 
 
 def _chain_sums(found: Rollout) -> np.ndarray:
-    """[3K] by step: starts accepted up to it, starts that reach it, starts that could."""
-    valid, alive = found.valid.numpy(), found.hit.int().cumprod(1).numpy().astype(bool)
-    before = np.concatenate([np.ones((len(alive), 1), dtype=bool), alive[:, :-1]], axis=1)
-    return np.concatenate([(alive & valid).sum(0), (before & valid).sum(0), valid.sum(0)])
+    """[3K] by step, as `start_sums`."""
+    return start_sums(chances(found)).reshape(-1)
 
 
 def _length(s: np.ndarray) -> np.ndarray:
