@@ -24,6 +24,7 @@ from eagle3lib.refit import as_stored
 from eagle3lib.rewire import with_fc
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target
+from eagle3lib.training import teacher_head
 
 #: At most so many passes over the prompts, and Adam's step as a share of the columns' size (arXiv 1412.6980).
 PASSES, STEP = 4, 0.01
@@ -52,7 +53,7 @@ def tune(below: Draft, served: Wiring, target: Target, fit: Material, validation
     Raises:
         InputError: if a sample holds no last state, or as `fusion.fuse`.
     """
-    head = target.head_rows(below.target_ids.cpu()).to(below.device)  # [Vd, H]
+    head = teacher_head(below, target)
     unit = _column_unit(below, served, fit)
     moved = torch.zeros_like(below.weights.fc, requires_grad=True)
     adam = torch.optim.Adam([moved], lr=STEP)
