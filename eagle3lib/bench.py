@@ -19,7 +19,7 @@ from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.rollout import Rollout
 from eagle3lib.sample import Sample
-from eagle3lib.scores import Score
+from eagle3lib.scores import Score, columns
 from eagle3lib.until_miss import rollout_until_miss
 
 #: The quick answer's positions, about so many, and of how many samples at most.
@@ -152,10 +152,5 @@ def _answer(wiring: Wiring, mine: Sequence[Rollout], best: Sequence[Rollout], st
 
 def _score(wiring: Wiring, rollouts: Sequence[Rollout]) -> Score:
     """Step 0's sums, as a `Scorer` has them."""
-    sums = []
-    for found in rollouts:
-        logprob = found.logprob[:, 0].double()
-        known = logprob.isfinite()
-        nats = float(-logprob[known].sum())
-        sums.append([nats, int(known.sum()), int(found.hit[:, 0].sum()), len(logprob)])
-    return Score(wiring.slots, np.array(sums, dtype=float))
+    sums = [columns(found.logprob[:, 0], found.hit[:, 0]).sum(0).numpy() for found in rollouts]
+    return Score(wiring.slots, np.stack(sums))

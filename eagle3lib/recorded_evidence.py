@@ -23,6 +23,7 @@ from eagle3lib.hypotheses import Hypothesis, Scored
 from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.rounds import chances
 from eagle3lib.sample import Sample
+from eagle3lib.scores import columns
 
 #: Samples of the first look, starts of each, and the steps by which it sees a later step.
 LOOK_SAMPLES, LOOK_STARTS, LOOK_STEPS = 4, 100, 2
@@ -126,7 +127,7 @@ class RecordedTokens:
 
 @torch.inference_mode()
 def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride: int = 1) -> list[np.ndarray]:
-    """Of each sample, a row [4] a start as `wiring.Score` sums them: nats, in the vocabulary, hit, one."""
+    """Of each sample, a row [4] a start as `Score` sums them."""
     config = draft.config.under(wiring)
     found = []
     for sample in samples:
@@ -139,10 +140,7 @@ def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride:
         u, _ = forward.packed_first_step(draft, config, g, following[: len(g)], [len(g)], rows)
         recorded = sample.token_ids[starts + 2].to(draft.device)
         choices = draft_head.choose(draft, u, recorded, config)
-        known = choices.logprob.isfinite()
-        nats = torch.where(known, -choices.logprob, 0.0).double()
-        columns = torch.stack([nats, known, choices.predicted == recorded, torch.ones_like(known)], dim=1)
-        found.append(columns.cpu().numpy())
+        found.append(columns(choices.logprob, choices.predicted == recorded).cpu().numpy())
     return found
 
 
