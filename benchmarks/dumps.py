@@ -20,7 +20,7 @@ from typing import Annotated
 
 import torch
 import typer
-from forward import MIB, alone, seconds
+from forward import MIB, alone, resident, seconds
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file, save_file
@@ -100,20 +100,14 @@ def throughput(work: Path, n: int, tokens: int, hidden: int, repeats: int, conso
     console.print(table)
 
 
-def status(field: str) -> float:
-    """A line of /proc/self/status in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
-
-
 def memory(folder: Path, hidden: int) -> tuple[float, float]:
     """The most private and the most mapped MiB over those before, in a pass."""
     ours(folder, hidden, ())
-    private, mapped = [status("RssAnon")], [status("RssFile")]
+    private, mapped = [resident("RssAnon")], [resident("RssFile")]
     for sample in open_dump(folder, BOUNDARIES, known=Known(hidden), turns=RULE):
         touch(sample.states.values())
-        private.append(status("RssAnon"))
-        mapped.append(status("RssFile"))
+        private.append(resident("RssAnon"))
+        mapped.append(resident("RssFile"))
     return max(private) - private[0], max(mapped) - mapped[0]
 
 

@@ -10,9 +10,10 @@ import torch
 from eagle3lib import draft_head
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft, load_draft
+from eagle3lib.repaired_checkpoint import own_embedding
 from eagle3lib.rollout import chain_states
 from eagle3lib.sample import Sample
-from eagle3lib.target import Target, load_target
+from eagle3lib.target import load_target
 
 BUNDLED = Path(__file__).parent.parent / "data" / "smollm2" / "draft"
 TARGET = BUNDLED.parent / "target" / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -33,12 +34,6 @@ def manual(draft: Draft, sample: Sample, steps: int) -> list[torch.Tensor]:
     """Every pair's choice at every step, by the manual pass."""
     with torch.inference_mode():
         return [draft_head.greedy(draft, u) for u in chain_states(draft, sample, Wiring(SLOTS), steps)]
-
-
-def table(draft: Draft) -> torch.Tensor:
-    """The whole embedding, as the library holds it: the draft's own, or the target's."""
-    own = draft.embedding
-    return own.embed(torch.arange(draft.config.vocab_size)) if isinstance(own, Target) else own
 
 
 def library(draft: Draft) -> Callable[[Sample, int], list[torch.Tensor]]:
@@ -72,7 +67,7 @@ def library(draft: Draft) -> Callable[[Sample, int], list[torch.Tensor]]:
     model = Eagle3DraftModel(config).to(draft.dtype).eval()
     w, first = draft.weights, draft.weights.layers[0]
     weights = {
-        "embed_tokens": table(draft), "fc": w.fc, "norm": w.norm, "lm_head": w.head,
+        "embed_tokens": own_embedding(draft), "fc": w.fc, "norm": w.norm, "lm_head": w.head,
         "layers.0.input_layernorm": first.embed_norm, "layers.0.hidden_norm": first.hidden_norm,
         "layers.0.post_attention_layernorm": first.mlp_norm,
         "layers.0.self_attn.q_proj": first.attention.q.weight, "layers.0.self_attn.k_proj": first.attention.k.weight,

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 import typer
 from forward import alone, over_baseline, seconds
-from passes import table
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +27,7 @@ from eagle3lib.acceptance import acceptance
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.investigation import Investigation
+from eagle3lib.repaired_checkpoint import own_embedding
 from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.sample import Sample
 from eagle3lib.sequential import from_every_start
@@ -40,7 +40,7 @@ STREAMS, STREAM_STEPS = (10, 200), 2
 def opened() -> tuple[Investigation, Draft, Wiring]:
     """The bundled case, its draft with the embedding in memory, and the trained wiring."""
     investigation = Investigation(load_case(CASE), "cpu")
-    draft = replace(investigation.draft, embedding=table(investigation.draft))
+    draft = replace(investigation.draft, embedding=own_embedding(investigation.draft))
     return investigation, draft, investigation.trained.wiring
 
 

@@ -55,7 +55,7 @@ def full_pass(draft: Draft, samples: Sequence[Sample], slots: Slots) -> float:
     for sample in samples:
         embedding = draft.embed(sample.token_ids[1 : sample.n_pairs + 1])
         u, _ = forward.first_step(draft, draft.config, fusion.fuse(draft, sample, Wiring(slots)), embedding)
-        starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs])
+        starts = torch.tensor(sample.starts)
         logprobs.append(draft_head.choose(draft, u[starts], sample.token_ids[starts + 2]).logprob)
     logprob = torch.cat(logprobs)
     return float(-logprob[logprob.isfinite()].double().mean())

@@ -19,7 +19,7 @@ import numpy as np
 
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.rollout import Rollout
-from eagle3lib.rounds import Chances, chances, expected_rounds, walk
+from eagle3lib.rounds import Chances, Round, chances, expected_rounds, walk
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def acceptance(rollouts: Sequence[Rollout | Chances], steps: int) -> Acceptance:
     return Acceptance(
         steps=steps,
         walk=_walk_rates(histograms[:, 0]),
-        all_starts=_all_start_rates(np.stack([_start_sums(one) for one in found])),
+        all_starts=_all_start_rates(np.stack([start_sums(one) for one in found])),
         round_lengths=tuple(counts[0].tolist()),
         last_rounds=tuple(counts[1].tolist()),
         full=_shares(np.stack([_full_sums(chain, steps) for chain in chains])) if alone else (),
@@ -140,16 +140,32 @@ def length_by_distance(rollouts: Sequence[Rollout], steps: int, edges: Sequence[
     Returns:
         The middle of each bin that holds a round, and its mean length.
     """
-    n_bins = len(edges) - 1
-    sums = np.zeros((len(rollouts), 2 * n_bins))
-    for i, rollout in enumerate(rollouts):
+    placed = []
+    for rollout in rollouts:
         firsts: dict[int, int] = {}  # a turn's first round starts at its first start
-        for item in walk(rollout, steps):
-            firsts.setdefault(item.turn, item.start)
-            bin_ = int(np.searchsorted(edges, item.start - firsts[item.turn], side="right")) - 1
+        rounds = walk(rollout, steps)
+        placed.append([(item.start - firsts.setdefault(item.turn, item.start), item) for item in rounds])
+    return length_by_bin(placed, edges)
+
+
+def length_by_bin(placed: Sequence[Sequence[tuple[int, Round]]], edges: Sequence[int]) -> list[tuple[float, Estimate]]:
+    """Mean length of the rounds in each bin, each turn's last round left out.
+
+    Args:
+        placed: the rounds of each sample, and the place by which each is put into a bin.
+        edges: limits of the bins, ascending.
+
+    Returns:
+        The middle of each bin that holds a round, and its mean length with the bonus token.
+    """
+    n_bins = len(edges) - 1
+    sums = np.zeros((len(placed), 2 * n_bins))
+    for own, rounds in zip(sums, placed, strict=True):
+        for place, item in rounds:
+            bin_ = int(np.searchsorted(edges, place, side="right")) - 1
             if not item.last and 0 <= bin_ < n_bins:
-                sums[i, 2 * bin_] += item.length
-                sums[i, 2 * bin_ + 1] += 1
+                own[2 * bin_] += item.length
+                own[2 * bin_ + 1] += 1
     return [
         ((edges[b] + edges[b + 1]) / 2, estimate(sums, ratio(2 * b, 2 * b + 1), int(sums[:, 2 * b + 1].sum())))
         for b in range(n_bins)
@@ -181,7 +197,7 @@ def rate_rows(by_wiring: Mapping[str, Acceptance]) -> list[dict]:
     return rows
 
 
-def _start_sums(found: Chances) -> np.ndarray:
+def start_sums(found: Chances) -> np.ndarray:
     """[3, K] by step: starts whose drafts up to it are accepted, starts that reach it, starts that could."""
     valid = found.valid.numpy()
     alive = found.chance.double().cumprod(1).numpy()
@@ -236,7 +252,7 @@ def _walk_rates(histograms: np.ndarray) -> Rates:
 
 
 def _all_start_rates(sums: np.ndarray) -> Rates:
-    """Rates from [n, 3, K] of `_start_sums`."""
+    """Rates from [n, 3, K] of `start_sums`."""
     n, _, steps = sums.shape
     flat, totals = sums.reshape(n, -1), sums.sum(0)
 

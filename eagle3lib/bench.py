@@ -19,7 +19,7 @@ from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.rollout import Rollout
 from eagle3lib.sample import Sample
-from eagle3lib.scores import Score
+from eagle3lib.scores import Score, columns
 from eagle3lib.until_miss import rollout_until_miss
 
 #: The quick answer's positions, about so many, and of how many samples at most.
@@ -122,7 +122,7 @@ def first_tokens(samples: Sequence[Sample], tokens: int, most: int) -> list[Samp
     few = -(-tokens // max(len(with_starts), 1))
     cut = []
     for sample in with_starts:
-        starts = [t for turn in sample.turns for t in turn.starts if t < sample.n_pairs][:few]
+        starts = sample.starts[:few]
         if starts:
             end = starts[-1] + 3  # x[t + 2] is the last that is predicted
             states = {boundary: state[:end] for boundary, state in sample.states.items()}
@@ -152,10 +152,5 @@ def _answer(wiring: Wiring, mine: Sequence[Rollout], best: Sequence[Rollout], st
 
 def _score(wiring: Wiring, rollouts: Sequence[Rollout]) -> Score:
     """Step 0's sums, as a `Scorer` has them."""
-    sums = []
-    for found in rollouts:
-        logprob = found.logprob[:, 0].double()
-        known = logprob.isfinite()
-        nats = float(-logprob[known].sum())
-        sums.append([nats, int(known.sum()), int(found.hit[:, 0].sum()), len(logprob)])
-    return Score(wiring.slots, np.array(sums, dtype=float))
+    sums = [columns(found.logprob[:, 0], found.hit[:, 0]).sum(0).numpy() for found in rollouts]
+    return Score(wiring.slots, np.stack(sums))

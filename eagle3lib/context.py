@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eagle3lib.acceptance import length_by_bin
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.rollout import Rollout
 from eagle3lib.rounds import Round
@@ -49,19 +50,7 @@ def length_by_position(walks: Sequence[Sequence[Round]], edges: Sequence[int]) -
     Returns:
         The middle of each bin that holds a round, and its mean length with the bonus token.
     """
-    n_bins = len(edges) - 1
-    sums = np.zeros((len(walks), 2 * n_bins))
-    for own, rounds in zip(sums, walks, strict=True):
-        for item in rounds:
-            bin_ = int(np.searchsorted(edges, item.start, side="right")) - 1
-            if not item.last and 0 <= bin_ < n_bins:
-                own[2 * bin_] += item.length
-                own[2 * bin_ + 1] += 1
-    return [
-        ((edges[b] + edges[b + 1]) / 2, estimate(sums, ratio(2 * b, 2 * b + 1), int(sums[:, 2 * b + 1].sum())))
-        for b in range(n_bins)
-        if sums[:, 2 * b + 1].sum()
-    ]
+    return length_by_bin([[(item.start, item) for item in rounds] for rounds in walks], edges)
 
 
 def sides(rollouts: Sequence[Rollout], limit: int, steps: int) -> Sides:

@@ -51,8 +51,8 @@ class Prefix:
     length: int
     steps: int = 1  # done
 
-    def keep(self, rows: Bool[Tensor, " R"]) -> None:
-        """Go on with some of the chains only: the others' keys are dropped."""
+    def keep(self, rows: Bool[Tensor, " R"] | Int[Tensor, " r"]) -> None:
+        """Go on from these rows of the last step only: the others' keys are dropped; a row may branch, named twice."""
         for keys in self.layers:
             keys.chain_k = [k[:, rows] for k in keys.chain_k]
             keys.chain_v = [v[:, rows] for v in keys.chain_v]
@@ -161,42 +161,6 @@ def next_step(
     return u
 
 
-def branch_step(
-    draft: Draft,
-    config: DraftConfig,
-    g: Float[Tensor, "R H"],
-    embedding: Float[Tensor, "R H"],
-    prefix: Prefix,
-    pairs: Int[Tensor, " R"],
-    earlier: Int[Tensor, "R n"],
-) -> Float[Tensor, "R H"]:
-    """Step n + 1 of R branches, each of a round that started at its own pair; `next_step` is one branch a pair.
-
-    Branch r sees the step-0 keys j <= pairs[r], its own key, and of each step s = 1..n before the key of that
-    step's row earlier[r, s - 1]. Appends the step's own keys and values to `prefix`.
-    """
-    step = prefix.steps
-    turns = _turns(config, pairs, step, prefix.length)
-    u = g
-    for i, (w, keys) in enumerate(zip(draft.weights.layers, prefix.layers, strict=True)):
-        x, residual = layer.layer_input(config, w, u, embedding if i == 0 else None)
-        q = layer.queries(config, w, x, turns)
-        k, v = layer.keys_values(config, w, x, turns)
-        scale, own = layer.score_scale(config), config.chain_window(i, step)
-        out, lse = attention.rows(q, pairs, keys.k, keys.v, scale, config.window(i, step))
-        rows = earlier.unbind(1)
-        chain_k = [was[:, row] for was, row in zip(keys.chain_k, rows, strict=True)] + [k]
-        chain_v = [was[:, row] for was, row in zip(keys.chain_v, rows, strict=True)] + [v]
-        keys.chain_k.append(k)
-        keys.chain_v.append(v)
-        out = attention.with_chain(
-            out, lse, q, torch.stack(chain_k[-own:], dim=2), torch.stack(chain_v[-own:], dim=2), scale
-        )
-        u = layer.layer_output(config, w, residual, out)
-    prefix.steps += 1
-    return u
-
-
 def packed_next_step(
     draft: Draft,
     config: DraftConfig,
@@ -209,7 +173,7 @@ def packed_next_step(
 
     Args:
         g: fed-back states; `embedding[i]` is that of x[i + 1 + k], both in the order of `positions`.
-        positions: of each sequence, the pairs whose chains go on: those that its prefix keeps (see `Prefix.keep`).
+        positions: of each sequence, the pairs at which the chains started that its prefix keeps (see `Prefix.keep`).
     """
     step, counts = prefixes[0].steps, [len(own) for own in positions]
     turned = [_turns(config, own, step, prefix.length) for own, prefix in zip(positions, prefixes, strict=True)]

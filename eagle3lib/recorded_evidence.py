@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from eagle3lib import draft_head, forward, fusion
+from eagle3lib.acceptance import start_sums
 from eagle3lib.battery import Change, Tie, Trial, look, widened
 from eagle3lib.bootstrap import Estimate, Statistic, estimate, ratio
 from eagle3lib.boundaries import Wiring
@@ -20,7 +21,9 @@ from eagle3lib.checkpoint import Draft
 from eagle3lib.ground import Ground
 from eagle3lib.hypotheses import Hypothesis, Scored
 from eagle3lib.rollout import Rollout, rollout
+from eagle3lib.rounds import chances
 from eagle3lib.sample import Sample
+from eagle3lib.scores import columns
 
 #: Samples of the first look, starts of each, and the steps by which it sees a later step.
 LOOK_SAMPLES, LOOK_STARTS, LOOK_STEPS = 4, 100, 2
@@ -124,12 +127,11 @@ class RecordedTokens:
 
 @torch.inference_mode()
 def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride: int = 1) -> list[np.ndarray]:
-    """Of each sample, a row [4] a start as `wiring.Score` sums them: nats, in the vocabulary, hit, one."""
+    """Of each sample, a row [4] a start as `Score` sums them."""
     config = draft.config.under(wiring)
     found = []
     for sample in samples:
-        starts = torch.tensor([t for turn in sample.turns for t in turn.starts if t < sample.n_pairs], dtype=torch.long)
-        starts = starts[::stride]
+        starts = torch.tensor(sample.starts[::stride], dtype=torch.long)
         if not len(starts):
             found.append(np.zeros((0, 4)))
             continue
@@ -138,10 +140,7 @@ def _first_step(draft: Draft, wiring: Wiring, samples: Sequence[Sample], stride:
         u, _ = forward.packed_first_step(draft, config, g, following[: len(g)], [len(g)], rows)
         recorded = sample.token_ids[starts + 2].to(draft.device)
         choices = draft_head.choose(draft, u, recorded, config)
-        known = choices.logprob.isfinite()
-        nats = torch.where(known, -choices.logprob, 0.0).double()
-        columns = torch.stack([nats, known, choices.predicted == recorded, torch.ones_like(known)], dim=1)
-        found.append(columns.cpu().numpy())
+        found.append(columns(choices.logprob, choices.predicted == recorded).cpu().numpy())
     return found
 
 
@@ -175,10 +174,8 @@ def _gain(scored: Scored, ours: np.ndarray, believed: np.ndarray) -> Estimate:
 
 
 def _chain_sums(found: Rollout) -> np.ndarray:
-    """[3K] by step: starts accepted up to it, starts that reach it, starts that could."""
-    valid, alive = found.valid.numpy(), found.hit.int().cumprod(1).numpy().astype(bool)
-    before = np.concatenate([np.ones((len(alive), 1), dtype=bool), alive[:, :-1]], axis=1)
-    return np.concatenate([(alive & valid).sum(0), (before & valid).sum(0), valid.sum(0)])
+    """[3K] by step, as `start_sums`."""
+    return start_sums(chances(found)).reshape(-1)
 
 
 def _length(s: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ def goodness(draft: Draft, fitted: Draft, trained: Wiring, served: Wiring, promp
     squares = dict.fromkeys(("rest", "g", "found"), 0.0)
     total, count = torch.zeros(draft.config.hidden_size, dtype=torch.float64, device=draft.device), 0
     for own, truth in zip(prompts.served, prompts.trained, strict=True):
-        starts = [t for turn in own.turns for t in turn.starts if t < min(own.n_pairs, truth.n_pairs)]
+        starts = [t for t in own.starts if t < truth.n_pairs]
         g = fusion.fuse(draft, truth, trained)[starts].double()
         found = fusion.fuse(fitted, own, served)[starts].double()
         total, count = total + g.sum(0), count + len(starts)

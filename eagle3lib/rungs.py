@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eagle3lib.acceptance import Acceptance, acceptance, length_difference, walk
+from eagle3lib.acceptance import Acceptance, acceptance, length_difference, walk_histograms
 from eagle3lib.bootstrap import Estimate, estimate
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
@@ -100,8 +100,8 @@ def recovered_share(
 
 def _walked(rollouts: Sequence[Rollout], steps: int) -> np.ndarray:
     """[n, 2] tokens and rounds of each prompt along the walk, each turn's last round left out."""
-    kept = [[r for r in walk(rollout, steps) if not r.last] for rollout in rollouts]
-    return np.array([[sum(r.length for r in rounds), len(rounds)] for rounds in kept], dtype=float)
+    histograms = np.stack([walk_histograms(rollout, steps)[0] for rollout in rollouts])  # [n, K + 1]
+    return np.stack([histograms @ np.arange(1, steps + 2), histograms.sum(1)], axis=1).astype(float)
 
 
 def _worst_quarter(true: Sequence[Rollout], rollouts: Sequence[Rollout], steps: int) -> float:

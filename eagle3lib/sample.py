@@ -94,6 +94,12 @@ class Sample:
         return int(differs[0]) if len(differs) else n
 
     @property
+    def starts(self) -> list[int]:
+        """Every pair at which a round may start and whose state was recorded, in order."""
+        n = self.n_pairs
+        return [t for turn in self.turns for t in turn.starts if t < n]
+
+    @property
     def n_pairs(self) -> int:
         """Pairs (h[i], x[i + 1]): a state and a following token are both needed."""
         n_rows = min(states.shape[0] for states in self.states.values())

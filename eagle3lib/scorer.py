@@ -26,7 +26,7 @@ from eagle3lib.errors import InputError
 from eagle3lib.kept import Kept
 from eagle3lib.norm import rms_norm
 from eagle3lib.sample import Sample
-from eagle3lib.scores import Ranking, Score, Slots
+from eagle3lib.scores import Ranking, Score, Slots, columns
 
 #: Positions of the cheap looks and the share of candidates that each lets through: a glance, then a look.
 RUNGS = ((12, 0.13), (64, 0.3))
@@ -89,7 +89,7 @@ class Scorer:
         fusion.expect_input_norms(draft, self.config)
         self._kept = Kept(kept)
         self._scores: dict[tuple[Slots, int | None], Score] = {}
-        self._told = [(sample.token_ids, _starts(sample)) for sample in samples]
+        self._told = [(sample.token_ids, torch.tensor(sample.starts, dtype=torch.long)) for sample in samples]
         self._looks: dict[int | None, list[Pack]] = {}
 
     def score(self, slots: Slots, positions: int | None = None) -> Score:
@@ -198,11 +198,8 @@ class Scorer:
         u, _ = forward.packed_first_step(draft, self.config, g, embedding.repeat(n, 1), pack.lengths * n, rows * n)
         recorded = pack.recorded.repeat(n)
         choices = draft_head.choose(draft, u, recorded.to(draft.device), self.config)
-        logprob, hits = choices.logprob.cpu().double(), choices.predicted.cpu() == recorded
-        known = logprob.isfinite()
-        nats = torch.where(known, -logprob, 0.0)
-        columns = torch.stack([nats, known.double(), hits.double(), torch.ones_like(nats)], dim=1)
-        return np.stack([own.sum(0).numpy() for own in columns.split(counts * n)]).reshape(n, len(counts), 4)
+        found = columns(choices.logprob.cpu(), choices.predicted.cpu() == recorded)
+        return np.stack([own.sum(0).numpy() for own in found.split(counts * n)]).reshape(n, len(counts), 4)
 
     def _fused(self, parts: Sequence[Part]) -> Float[Tensor, "P H"]:
         g = parts[0][0].clone()
@@ -241,11 +238,6 @@ class Scorer:
         if self.config.uses_fc:
             h = h @ draft.weights.fc[:, slot * width : (slot + 1) * width].T
         return h, square
-
-
-def _starts(sample: Sample) -> Int[Tensor, " n"]:
-    pairs = [t for turn in sample.turns for t in turn.starts if t < sample.n_pairs]
-    return torch.tensor(pairs, dtype=torch.long)
 
 
 def _these(walk: Iterator[tuple[int, Sample]], places: Sequence[int]) -> list[Sample]:

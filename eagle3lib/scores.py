@@ -10,11 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.boundaries import Boundary
 
 Slots = tuple[Boundary, ...]
+
+
+def columns(logprob: Float[Tensor, " R"], hit: Bool[Tensor, " R"]) -> Float[Tensor, "R 4"]:
+    """What a `Score` sums, a row a position: nats where the token is in the vocabulary, whether it is, hit, one."""
+    known = logprob.isfinite()
+    nats = torch.where(known, -logprob, 0.0).double()
+    return torch.stack([nats, known, hit, torch.ones_like(known)], dim=1)
 
 
 @dataclass(frozen=True, eq=False)

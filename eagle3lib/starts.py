@@ -30,7 +30,8 @@ class Starts:
 
 def starts_of(sample: Sample, steps: int) -> Starts:
     """The sample's starts, with the `steps` tokens recorded after each."""
-    found = [(t, i) for i, turn in enumerate(sample.turns) for t in turn.starts if t < sample.n_pairs]
+    n = sample.n_pairs
+    found = [(t, i) for i, turn in enumerate(sample.turns) for t in turn.starts if t < n]
     pairs, turns = torch.tensor(found, dtype=torch.long).reshape(-1, 2).unbind(1)
     ends = torch.tensor([turn.end for turn in sample.turns], dtype=torch.long)[turns]
     at = pairs[:, None] + 2 + torch.arange(steps)  # [n, K]

@@ -140,7 +140,6 @@ def _grow(
     forest.offer(owners, root, root + 1, *draft_head.best(draft, u, k + 1, config))
     computed = torch.full_like(forest.tokens, -1)  # [B, C] the row of a slot's own step
     at_place = torch.full((len(pairs), k), -1, device=device)  # [B, k] the row of the last step at each place
-    earlier = torch.empty(len(pairs), 0, dtype=torch.long, device=device)
     for level in range(1, shape.levels):
         beam = forest.beam(level)
         wanted = forest.scores.gather(1, beam)
@@ -153,14 +152,11 @@ def _grow(
         slots = beam[owners, places]
         parents = forest.parents[owners, slots]
         above = computed[owners, parents].where(parents >= 0, owners)  # step 0 has one row a round
-        if level > 1:
-            last = at_place[owners, places] if shape.own_keys == "places" else above
-            earlier = torch.cat([earlier[last], last[:, None]], dim=1)
-        else:
-            earlier = earlier[above]
+        if level > 1:  # step 0's keys are the prefix's
+            own.keep(at_place[owners, places] if shape.own_keys == "places" else above)
         g = forward.feedback(draft, config, u[above])
         embedding = draft.embed(forest.tokens[owners, slots])
-        u = forward.branch_step(draft, config, g, embedding, own, pairs[owners], earlier)
+        u = forward.packed_next_step(draft, config, g, embedding, [own], [pairs[owners]])
         computed[owners, slots] = at_place[owners, places] = torch.arange(len(owners), device=device)
         forest.offer(owners, slots, shape.first_slot(level + 1) + places * k, *draft_head.best(draft, u, k + 1, config))
     return forest

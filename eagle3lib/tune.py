@@ -24,6 +24,7 @@ from eagle3lib.refit import as_stored
 from eagle3lib.rewire import with_fc
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target
+from eagle3lib.training import teacher_head
 
 #: At most so many passes over the prompts, and Adam's step as a share of the columns' size (arXiv 1412.6980).
 PASSES, STEP = 4, 0.01
@@ -52,7 +53,7 @@ def tune(below: Draft, served: Wiring, target: Target, fit: Material, validation
     Raises:
         InputError: if a sample holds no last state, or as `fusion.fuse`.
     """
-    head = target.head_rows(below.target_ids.cpu()).to(below.device)  # [Vd, H]
+    head = teacher_head(below, target)
     unit = _column_unit(below, served, fit)
     moved = torch.zeros_like(below.weights.fc, requires_grad=True)
     adam = torch.optim.Adam([moved], lr=STEP)
@@ -89,7 +90,7 @@ def _loss(
 ) -> Tensor | None:
     """Cross-entropy against the target's distribution over one prompt's starts; None where it has none."""
     config, n = draft.config.under(served), sample.n_pairs
-    starts = [t for turn in sample.turns for t in turn.starts if t < min(n, len(normed) - 1)]
+    starts = [t for t in sample.starts if t < len(normed) - 1]
     if not starts:
         return None
     rows = torch.tensor(starts)
@@ -109,7 +110,7 @@ def _column_unit(draft: Draft, served: Wiring, fit: Material) -> Float[Tensor, "
     """
     squares, count = torch.zeros_like(draft.weights.fc[0]), 0
     for sample in fit.served:
-        starts = [t for turn in sample.turns for t in turn.starts if t < sample.n_pairs]
+        starts = sample.starts
         squares += fusion.fc_input(draft, sample, served)[starts].square().sum(0)
         count += len(starts)
     scale = (squares / max(count, 1)).sqrt()

@@ -15,6 +15,7 @@ from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.rollout import Rollout
 from eagle3lib.sample import Sample
+from eagle3lib.starts import starts_of
 
 
 @torch.inference_mode()
@@ -61,10 +62,7 @@ def rollout_until_miss(draft: Draft, samples: Sequence[Sample], wiring: Wiring, 
 
 def _blank(sample: Sample, steps: int) -> Rollout:
     """The sample's starts and recorded tokens, with no prediction yet."""
-    where = [(t, i, turn.end) for i, turn in enumerate(sample.turns) for t in turn.starts if t < sample.n_pairs]
-    starts, turns, ends = torch.tensor(where, dtype=torch.long).reshape(-1, 3).unbind(1)
-    at = starts[:, None] + 2 + torch.arange(steps)  # [n, K]
-    valid = at < ends[:, None]
-    recorded = torch.where(valid, sample.token_ids[at.clamp_max(len(sample.token_ids) - 1)], -1)
-    predicted, logprob = torch.full_like(at, -1), torch.full(at.shape, -torch.inf)
-    return Rollout(sample.name, starts, turns, recorded, predicted, torch.zeros_like(valid), logprob, valid)
+    found = starts_of(sample, steps)
+    hit, predicted = torch.zeros_like(found.valid), torch.full_like(found.recorded, -1)
+    logprob = torch.full(hit.shape, -torch.inf)
+    return Rollout(sample.name, found.pairs, found.turns, found.recorded, predicted, hit, logprob, found.valid)
