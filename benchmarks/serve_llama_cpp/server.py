@@ -33,6 +33,7 @@ REQUEST = {
 START_SECONDS, ANSWER_SECONDS, LOG_SECONDS = 300, 1800, 10
 
 _ROUND = re.compile(r"\| accepted\s+(\d+)/\s*(\d+) draft tokens")
+_DRAFTING = re.compile(r"statistics .* dur\(b,g,a\) = ([\d.]+), ([\d.]+), ([\d.]+) ms")
 _COUNTER = re.compile(r"^llamacpp:spec_decode_num_(\w+?)_total(?:\{position=\"(\d+)\"\})? (\d+)$", re.MULTILINE)
 
 
@@ -46,24 +47,26 @@ class Verification:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request returned: the generated tokens, and its rounds in order."""
+    """What a request returned: the generated tokens, its rounds in order, and the seconds after the prompt."""
 
     tokens: list[int]
     rounds: list[Verification]
+    seconds: float | None  # None where a reply was recorded without its times
 
 
 class Server:
     """llama-server as a context: it listens within the block, and appends to its log."""
 
-    def __init__(self, binary: Path, target: Path, draft: Path, steps: int, log: Path, threads: int) -> None:
+    def __init__(self, binary: Path, target: Path, draft: Path | None, steps: int, log: Path, threads: int) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._log = log
         self._command = [
-            *(str(binary), "-m", str(target), "-md", str(draft)),
-            *("--spec-type", "draft-eagle3", "--spec-draft-n-max", str(steps)),
-            *("--host", "127.0.0.1", "--port", str(self._port)),
+            *(str(binary), "-m", str(target)),
+            *(() if draft is None else ("-md", str(draft), "--spec-type", "draft-eagle3")),
+            *(() if draft is None else ("--spec-draft-n-max", str(steps))),
+            *("--host", "127.0.0.1", "--port", str(self._port), "-lv", "4"),
             *("-t", str(threads), "-tb", str(threads), *FLAGS),
         ]
 
@@ -127,6 +130,11 @@ class Server:
                     raise
             time.sleep(0.1)
 
+    def drafting_seconds(self) -> float:
+        """What this server says that it spent on drafts so far; 0 before its first, and without a draft."""
+        found = _DRAFTING.findall(self._log.read_text(errors="replace"))
+        return sum(map(float, found[-1])) / 1e3 if found else 0.0
+
     def counters(self) -> Counters:
         """The server's own totals since it started, as `/metrics` prints them."""
         return read_counters(self._get("/metrics"))
@@ -146,7 +154,8 @@ def read_answer(reply: dict, log: str) -> Answer:
     told = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
     if logged != told:
         raise RuntimeError(f"the log has {logged} drafted and accepted tokens, the reply {told}")
-    return Answer(tokens, rounds)
+    milliseconds = timings.get("predicted_ms")
+    return Answer(tokens, rounds, None if milliseconds is None else milliseconds / 1e3)
 
 
 def read_counters(text: str) -> Counters:

@@ -1,0 +1,106 @@
+"""How fast llama.cpp serves the held-out prompts at several draft lengths and without a draft, in one run.
+
+    python benchmarks/serve_llama_cpp/speed.py                       build where needed, serve, record
+    python benchmarks/serve_llama_cpp/speed.py --engine FOLDER       with FOLDER/src and FOLDER/build as they are
+
+Every round of `PASSES` serves every draft length once, in turn, so that a machine which slows down slows all of them.
+Run it while nothing else runs: these are wall times.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import models
+import source
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from serve import BUNDLED, NEW_TOKENS, engine_version, held_out, living_target
+from server import FLAGS, Server
+
+from eagle3lib import load_case
+from eagle3lib.investigation import Investigation
+
+#: Draft lengths K; 0 serves the target alone.
+LENGTHS = (0, 1, 2, 4, 8)
+PASSES = 2
+
+
+def main(
+    engine: Annotated[Path, typer.Option(help="Holds src and build; made where they are not there.")] = source.WORK,
+    work: Annotated[Path, typer.Option(help="Models and logs.")] = source.WORK,
+    out: Annotated[Path, typer.Option(help="The recording.")] = BUNDLED / "speeds.json",
+    prompts: Annotated[int, typer.Option(help="How many of the held-out prompts.")] = 6,
+    threads: Annotated[int, typer.Option(help="Of the server.")] = 2,
+) -> None:
+    """Serve, measure, record."""
+    work.mkdir(parents=True, exist_ok=True)
+    llama = source.obtain(engine, threads)
+    investigation = Investigation(load_case(BUNDLED / "case.toml"), "cpu")
+    trained, wrong = investigation.trained.wiring, investigation.served.wiring
+    target, target_gguf = models.write_target(living_target, llama, work)
+    drafts = {d.name: d for d in models.write_drafts(investigation.draft, trained, wrong, target, llama, work)}
+    asked = [p for p in held_out(investigation) if p.temperature == 0][:prompts]
+    points = {steps: {"steps": steps, "requests": []} for steps in LENGTHS}
+    for turn in range(PASSES):
+        for steps in LENGTHS:
+            draft = drafts["right"].gguf if steps else None
+            with Server(llama.server, target_gguf, draft, steps, work / f"speed_{steps}.log", threads) as server:
+                server.complete(asked[0].prompt, 16)  # the first request of a server pays for its memory
+                for prompt in asked:
+                    before = server.drafting_seconds()
+                    answer = server.complete(prompt.prompt, NEW_TOKENS)
+                    points[steps]["requests"].append(
+                        {
+                            "sample": prompt.name,
+                            "turn": turn,
+                            "tokens": len(answer.tokens),
+                            "seconds": round(answer.seconds, 4),
+                            "draft_seconds": round(server.drafting_seconds() - before, 4),
+                            "rounds": len(answer.rounds),
+                            "drafted": sum(r.drafted for r in answer.rounds),
+                            "accepted": sum(r.accepted for r in answer.rounds),
+                        }
+                    )
+    record = {
+        "engine": "llama.cpp",
+        "version": engine_version(llama.server),
+        "date": datetime.date.today().isoformat(),
+        "device": f"{platform.machine()} processor, {threads} threads",
+        "target": "SmolLM2-135M-Instruct, Q4_1 dequantised to float32",
+        "flags": list(FLAGS),
+        "new_tokens": NEW_TOKENS,
+        "points": list(points.values()),
+    }
+    lines = json.dumps(record, indent=1)
+    out.write_text(lines + "\n", encoding="utf-8")
+    Console().print(speeds(record))
+
+
+def speeds(record: dict) -> Table:
+    """Tokens per second and milliseconds a round; the first token of a request came from the prefill."""
+    table = Table("K", "tokens/s", "ms a pass", "of it drafting", "AL")
+    for point in record["points"]:
+        requests = point["requests"]
+        total = {name: sum(r[name] for r in requests) for name in ("tokens", "seconds", "draft_seconds", "accepted")}
+        # predicted_n = 1 + passes + accepted: the prefill gives the first token, a pass one and what it accepts.
+        passes = total["tokens"] - len(requests) - total["accepted"]
+        table.add_row(
+            str(point["steps"]),
+            f"{total['tokens'] / total['seconds']:.2f}",
+            f"{total['seconds'] / passes * 1e3:.1f}",
+            f"{total['draft_seconds'] / passes * 1e3:.1f}",
+            f"{1 + total['accepted'] / passes:.3f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    typer.run(main)
