@@ -1,0 +1,144 @@
+"""Arguments of a command as a shell splits it, and of a call as Python prints it.
+
+A command is read as argparse does: `--name value`, `--name=value`, the last of repeated ones, underscores for
+dashes. What looks like NAME=VALUE and is no argument's value is the environment, wherever it stands: before the
+program, after `env`, `export` or `docker run -e`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3lib.errors import InputError
+
+#: Characters of a text that are read, and of a value that Python printed. The longest line of settings that an
+#: engine prints is about 20 000.
+LONGEST_TEXT, LONGEST_VALUE = 2**17, 2**14
+
+_ASSIGNMENT = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
+_NUMBER = re.compile(r"-\d*\.?\d+(e-?\d+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command in pieces.
+
+    Attributes:
+        arguments: by name with its dashes, in the order given: the values of each time that it stands there.
+        environment: by name.
+        words: what is neither.
+    """
+
+    arguments: dict[str, list[tuple[str, ...]]]
+    environment: dict[str, str]
+    words: tuple[str, ...]
+
+
+def expect_text(text: str, what: str) -> str:
+    """The text without surrounding space.
+
+    Raises:
+        InputError: if it is empty or too long for what it should be.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise InputError(
+            f"Expected {what} of at most {LONGEST_TEXT:,} characters in served.launch, found {len(text):,}; give the"
+            " command or the one line of settings, not the whole log."
+        )
+    if not text.strip():
+        raise InputError(f"Expected {what} in served.launch, found nothing; give the text or take the field out.")
+    return text.strip()
+
+
+def read_command_line(text: str, switches: Collection[str] = ()) -> CommandLine:
+    """Split a command.
+
+    Args:
+        switches: arguments that take no value.
+
+    Raises:
+        InputError: if a quotation is not closed.
+    """
+    joined = re.sub(r"\\[ \t]*\r?\n", " ", text)
+    lines = [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
+    try:
+        tokens = shlex.split("\n".join(lines))
+    except ValueError as error:
+        raise InputError(
+            f"served.launch cannot be split as a shell would: {str(error).lower()}; close the quotation or the escape"
+            f" in {_short(text)}."
+        ) from None
+    arguments: dict[str, list[list[str]]] = {}
+    environment: dict[str, str] = {}
+    words: list[str] = []
+    values: list[str] | None = None  # of the argument being read
+    for token in tokens:
+        if _is_name(token):
+            name, equals, value = token.partition("=")
+            name = name.replace("_", "-")
+            values = [value] if equals else []
+            arguments.setdefault(name, []).append(values)
+            if equals or name in switches:
+                values = None
+        elif values is not None:
+            values.append(token)
+        elif assignment := _ASSIGNMENT.fullmatch(token):
+            environment[assignment[1]] = assignment[2]
+        else:
+            words.append(token)
+    for flag in ("-e", "--env"):
+        for given in arguments.get(flag, []):
+            environment |= {m[1]: m[2] for v in given if (m := _ASSIGNMENT.fullmatch(v))}
+    return CommandLine({n: [tuple(v) for v in given] for n, given in arguments.items()}, environment, tuple(words))
+
+
+def _is_name(token: str) -> bool:
+    return token.startswith("-") and len(token) > 1 and token != "--" and not _NUMBER.fullmatch(token)
+
+
+def printed_arguments(text: str) -> dict[str, Any] | None:
+    """The keyword arguments of text such as `a=1, b='x', c=C(d=2))`, up to the bracket that closes the call or the
+    text's end: plain values as Python's, others as printed. None if a bracket or a quotation is never closed."""
+    parts, depth, quote, begin, at = [], 0, "", 0, 0
+    while at < len(text):
+        c = text[at]
+        if quote:
+            at += c == "\\"
+            quote = "" if c == quote else quote
+        elif c in "'\"":
+            quote = c
+        elif c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+            if depth < 0:
+                break
+        elif c == "," and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+        at += 1
+    if quote or depth > 0:
+        return None
+    parts.append(text[begin:at])
+    pairs = (part.partition("=") for part in parts)
+    return {name.strip(): plain(value.strip()) for name, equals, value in pairs if equals}
+
+
+def plain(value: str) -> Any:
+    """A printed value as Python's, or itself where it is no literal."""
+    if len(value) > LONGEST_VALUE:
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+
+
+def _short(text: str) -> str:
+    shown = " ".join(text.split())
+    return repr(shown if len(shown) <= 60 else shown[:57] + "...")
