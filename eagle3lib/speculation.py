@@ -203,7 +203,7 @@ def readings(speculation: Speculation) -> list[Reading]:
         return found
     drafted = asked - 1
     if steps is not None:
-        shapes = [(steps, topk or _least_topk(steps, drafted))]
+        shapes = [(steps, topk or least_topk(steps, drafted))]
     elif topk is not None:
         shapes = [(_least_steps(topk, drafted), topk), (drafted, topk)]
     else:
@@ -229,7 +229,8 @@ def candidates(topk: int, steps: int) -> int:
     return TreeShape(topk, steps, 1, "places", "").candidates
 
 
-def _least_topk(steps: int, drafted: int) -> int:
+def least_topk(steps: int, drafted: int) -> int:
+    """The narrowest beam, of 2 at least, whose tree of so many steps offers so many drafted nodes."""
     return next(k for k in range(2, drafted + 2) if candidates(k, steps) >= drafted)
 
 

@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from eagle3lib.errors import InputError
 
@@ -67,7 +67,9 @@ def read_command_line(text: str, switches: Collection[str] = ()) -> CommandLine:
     joined = re.sub(r"\\[ \t]*\r?\n", " ", text)
     lines = [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
     try:
-        tokens = shlex.split("\n".join(lines))
+        split = shlex.shlex("\n".join(lines), posix=True, punctuation_chars=";&|")
+        split.whitespace_split, split.commenters = True, ""
+        tokens = list(split)
     except ValueError as error:
         raise InputError(
             f"served.launch cannot be split as a shell would: {str(error).lower()}; close the quotation or the escape"
@@ -78,7 +80,9 @@ def read_command_line(text: str, switches: Collection[str] = ()) -> CommandLine:
     words: list[str] = []
     values: list[str] | None = None  # of the argument being read
     for token in tokens:
-        if _is_name(token):
+        if not token.strip(";&|"):
+            values = None  # another command begins
+        elif _is_name(token):
             name, equals, value = token.partition("=")
             name = name.replace("_", "-")
             values = [value] if equals else []
@@ -101,9 +105,12 @@ def _is_name(token: str) -> bool:
     return token.startswith("-") and len(token) > 1 and token != "--" and not _NUMBER.fullmatch(token)
 
 
-def printed_arguments(text: str) -> dict[str, Any] | None:
-    """The keyword arguments of text such as `a=1, b='x', c=C(d=2))`, up to the bracket that closes the call or the
-    text's end: plain values as Python's, others as printed. None if a bracket or a quotation is never closed."""
+def printed_arguments(text: str, between: Literal["=", ":"]) -> dict[str, Any] | None:
+    """What Python prints inside a call's brackets, as `a=1, b='x', c=C(d=2))`, or a dictionary's, as `'a': 1}`.
+
+    Read up to the bracket that closes it, or the text's end: plain values as Python's, others as printed. None if a
+    bracket or a quotation inside is never closed.
+    """
     parts, depth, quote, begin, at = [], 0, "", 0, 0
     while at < len(text):
         c = text[at]
@@ -125,8 +132,8 @@ def printed_arguments(text: str) -> dict[str, Any] | None:
     if quote or depth > 0:
         return None
     parts.append(text[begin:at])
-    pairs = (part.partition("=") for part in parts)
-    return {name.strip(): plain(value.strip()) for name, equals, value in pairs if equals}
+    pairs = (part.partition(between) for part in parts)
+    return {name.strip().strip("'\""): plain(value.strip()) for name, found, value in pairs if found}
 
 
 def plain(value: str) -> Any:

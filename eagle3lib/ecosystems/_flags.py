@@ -6,7 +6,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from eagle3lib.ecosystems._command_line import CommandLine, expect_text
@@ -17,6 +17,8 @@ from eagle3lib.speculation import Hazard, Kind, Origin, Speculation
 MOST = 1024
 #: Tokens of a context that are believed.
 LONGEST_CONTEXT = 2**31
+#: Characters of a single value, such as a path, and of an argument as pages repeat it.
+LONGEST_WORD, LONGEST_SAID = 1024, 160
 
 
 class Settings:
@@ -31,9 +33,33 @@ class Settings:
         self.others: list[str] = []
 
     def put(self, name: str, value: Any, kind: Kind, said: str = "") -> None:
-        """Give a field its value, or the reason why it has none."""
+        """Give a field its value, or the reason why it has none.
+
+        Raises:
+            InputError: if it is text that is too long to be one value.
+        """
+        if isinstance(value, str) and len(value) > LONGEST_WORD:
+            raise InputError(f"Expected a short value for {name} in served.launch, found {len(value):,} characters.")
         self.values[name] = value
-        self.origins[name] = Origin("unknown" if value is None else kind, said)
+        self.origins[name] = Origin("unknown" if value is None else kind, short(said))
+
+    def sampling(self, said: Mapping[str, Any], kind: Kind, argument: str) -> None:
+        """Temperature, top-k and top-p where they are given; a top-k below 1 keeps all.
+
+        Raises:
+            InputError: if one of them cannot be.
+        """
+        if "temperature" in said:
+            self.put("temperature", number(said["temperature"], argument), kind, argument)
+        if "top_k" in said:
+            top_k = whole(said["top_k"], argument, -1, LONGEST_CONTEXT)
+            self.put("top_k", top_k if top_k is not None and top_k > 0 else None, kind, argument)
+        if "top_p" in said:
+            self.put("top_p", number(said["top_p"], argument, high=1), kind, argument)
+
+    def vary(self, *why: str) -> None:
+        """Add reasons why rounds draft fewer steps."""
+        self.varying += map(short, why)
 
     def nothing_drafted(self, said: str) -> None:
         """The shape of a server that does not speculate."""
@@ -96,12 +122,24 @@ class Flags(ABC):
         )
 
 
-def given(line: CommandLine, names: Mapping[str, str]) -> tuple[dict[str, tuple[str | None, str]], list[str]]:
+def short(said: str) -> str:
+    """An argument on one line, cut where it is long."""
+    line = " ".join(said.split())
+    return line if len(line) <= LONGEST_SAID else line[: LONGEST_SAID - 3] + "..."
+
+
+def given(
+    line: CommandLine, names: Mapping[str, str], switches: Collection[str]
+) -> tuple[dict[str, tuple[str | None, str]], list[str]]:
     """Values by field, each with the argument as it stands there, and the names of the other arguments.
 
     Args:
         names: the field of each argument. One that is not among them stands for the only one that it begins, as
             argparse has it.
+        switches: arguments that need no value.
+
+    Raises:
+        InputError: if an argument's value is missing.
     """
     found: dict[str, tuple[str | None, str]] = {}
     others = []
@@ -112,6 +150,8 @@ def given(line: CommandLine, names: Mapping[str, str]) -> tuple[dict[str, tuple[
             others.append(name)
             continue
         value = times[-1][0] if times[-1] else None
+        if value is None and name not in switches:
+            raise InputError(f"Expected a value after {name} in served.launch, found none; give it or take it out.")
         repeated = f" (the last of {len(times)})" if len(times) > 1 else ""
         found[field] = (value, f"{name} {value or ''}".strip() + repeated)
     return found, others

@@ -35,6 +35,7 @@ _VARIABLES = {
 }  # fmt: skip
 _SWITCHES = ("--cache-prompt", "--no-cache-prompt")
 _N_MAX, _OLD_N_MAX = 3, 16
+_SAMPLING = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}
 _P_MIN, _OLD_P_MIN, _P_MIN_CHANGED = 0.0, 0.75, 9235
 #: What a file's name says of its numbers, such as Q4_K_M.
 _QUANTISED = re.compile(r"(?<![A-Za-z0-9])(I?Q\d\w*|MXFP4|TQ\d\w*)(?![A-Za-z0-9])", re.IGNORECASE)
@@ -45,7 +46,7 @@ Given = dict[str, tuple[Any, str]]
 class LlamaCppFlags(Flags):
     takes = "a llama.cpp command line"
     mark = re.compile(
-        r"llama[-_.](?:server|cli|cpp|speculative)|--spec-(type|draft)|--draft-(max|min|n)|-md\b|LLAMA_ARG_"
+        r"llama[-_.](?:server|cli|cpp|speculative)|--spec-(type|draft)|--draft-(max|min|n)|-md |LLAMA_ARG_"
     )
     lines = {
         "steps": "--spec-draft-n-max {}",
@@ -59,7 +60,7 @@ class LlamaCppFlags(Flags):
         if not self.mark.search(text):
             raise self.refuse(text)
         line = read_command_line(text, _SWITCHES)
-        said, others = given(line, _NAMES)
+        said, others = given(line, _NAMES, _SWITCHES)
         for name, field in _VARIABLES.items():
             if name in line.environment:
                 said.setdefault(field, (line.environment[name], f"{name}={line.environment[name]}"))
@@ -72,9 +73,7 @@ class LlamaCppFlags(Flags):
             return
         self._shape(settings, said)
         self._varying(settings, said, None if build is None else int(build[1]))
-        settings.put(
-            "sampled_rule", "one-hot draft", "forced", "the draft's likeliest token is held against the sampled one"
-        )
+        settings.put("sampled_rule", "one-hot draft", "forced", "its likeliest token is held against the sampled one")
         for field in ("synth_len", "synth_rates"):
             if field in said:
                 settings.put("simulated", said[field][0], "stated", said[field][1])
@@ -90,13 +89,9 @@ class LlamaCppFlags(Flags):
             value, argument = said.get(name, (None, ""))
             found = whole(value, argument, 0, LONGEST_CONTEXT)
             settings.put(name, found or None, "stated", argument)  # 0 stands for the model's own
-        value, argument = said.get("temperature", (None, ""))
-        found = number(value, argument)
-        settings.put("temperature", 0.8 if found is None else found, "stated" if argument else "default", argument)
-        for name, default in (("top_k", 40), ("top_p", 0.95)):
-            value, argument = said.get(name, (None, ""))
-            read = number(value, argument, high=1) if name == "top_p" else whole(value, argument, 0, LONGEST_CONTEXT)
-            settings.put(name, default if read is None else read, "stated" if argument else "default", argument)
+        for name, default in _SAMPLING.items():
+            value, argument = said.get(name, (default, ""))
+            settings.sampling({name: value}, "stated" if argument else "default", argument)
         kind = "stated" if "no_cache_prompt" in said or "cache_prompt" in said else "default"
         settings.put("prefix_caching", "no_cache_prompt" not in said, kind, said.get("no_cache_prompt", ("", ""))[1])
 
@@ -132,10 +127,10 @@ class LlamaCppFlags(Flags):
             p_min = _OLD_P_MIN if old else _P_MIN
             argument = f"p_min is {p_min:g} in builds before b{_P_MIN_CHANGED}"
         if p_min > 0:
-            settings.varying.append(f"{argument}: a round ends early where the draft's own chance is below {p_min:g}")
+            settings.vary(f"{argument}: a round ends early where the draft's own chance is below {p_min:g}")
         value, argument = said.get("n_min", (None, ""))
         if whole(value, argument, 0):
-            settings.varying.append(f"{argument}: a round that drafts fewer drafts none")
+            settings.vary(f"{argument}: a round that drafts fewer drafts none")
 
 
 FLAGS = LlamaCppFlags()

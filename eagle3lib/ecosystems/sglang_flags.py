@@ -1,10 +1,11 @@
-"""How SGLang is told to speculate: its command line, or the `ServerArgs(...)` that it prints when it starts.
+"""How SGLang is told to speculate: its command line, or the `server_args=` that it prints when it starts, a
+`ServerArgs(...)` or, in 0.5.23, a dictionary, with defaults filled in.
 
 Sources, in sglang/srt of 0.5.23: arg_groups/fields/{spec,model,memory}.py (names and defaults),
 arg_groups/speculative_hook.py (`_handle_eagle_family`: what is forced; `_auto_choose_speculative_params`: what is
 guessed; `_init_adaptive_speculative_params`), speculative/eagle_utils.py (`eagle_sample`: which rule verifies),
-speculative/spec_utils.py and environ.py (simulated acceptance). Releases before September 2025 guessed otherwise:
-(5, 4, 8) for every target but DeepSeek's, whose (3, 1, 4) gpt-oss joined in August 2025 (sglang#9470).
+speculative/spec_utils.py and environ.py (simulated acceptance), entrypoints/engine.py (what is printed). Releases of
+2025 guessed (5, 4, 8) for every target but DeepSeek's, whose (3, 1, 4) gpt-oss joined in August (sglang#9470).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ Given = dict[str, tuple[Any, str]]
 
 
 class SGLangFlags(Flags):
-    takes = "an SGLang command line or a server_args=ServerArgs(...) line"
-    mark = re.compile(r"sglang|sgl_jax|ServerArgs\(|--speculative-(num-steps|algo|eagle-topk|num-draft-tokens)")
+    takes = "an SGLang command line or its server_args=... line"
+    mark = re.compile(r"sglang|ServerArgs\(|server_args=|--speculative-(num-steps|algo|eagle-topk|num-draft-tokens)")
     lines = {
         "steps": "--speculative-num-steps {}",
         "topk": "--speculative-eagle-topk {}",
@@ -77,19 +78,21 @@ class SGLangFlags(Flags):
 
     def _given(self, settings: Settings, text: str) -> tuple[Kind, Given]:
         """Fields of ServerArgs that the text gives, None left out."""
-        begin = text.find("ServerArgs(")
-        if begin >= 0:
-            printed = printed_arguments(text[begin + len("ServerArgs(") :] if ")" in text[begin:] else "(")
+        if begin := re.search(r"ServerArgs\(|server_args=\{", text):
+            printed = printed_arguments(text[begin.end() :], "=" if begin[0].endswith("(") else ":")
             if printed is None:
                 raise InputError(
-                    "The ServerArgs(...) in served.launch is cut: a bracket or a quotation is never closed; give the"
+                    f"The {begin[0]}... in served.launch is cut: a bracket or a quotation is never closed; give the"
                     " whole line."
                 )
             settings.others += [name for name in printed if name not in _FIELDS]
             found = {name: (printed[name], f"{name}={printed[name]!r}") for name in _FIELDS if name in printed}
-            return "reported", {name: pair for name, pair in found.items() if pair[0] not in (None, False, "")}
-        line = read_command_line(text, {name for name, field in _NAMES.items() if field in _SWITCHES})
-        found, others = given(line, _NAMES)
+            return "reported", {
+                name: pair for name, pair in found.items() if pair[0] not in ("", None) and pair[0] is not False
+            }
+        switches = {name for name, field in _NAMES.items() if field in _SWITCHES}
+        line = read_command_line(text, switches)
+        found, others = given(line, _NAMES, switches)
         settings.others += others
         for name in _SIMULATED:
             value = line.environment.get(name)
@@ -113,10 +116,7 @@ class SGLangFlags(Flags):
             settings.put(name, field not in said, kind if field in said else "default", said.get(field, ("", ""))[1])
         if "preferred_sampling_params" in said:
             value, argument = said["preferred_sampling_params"]
-            preferred = mapping(value, argument)
-            settings.put("temperature", number(preferred.get("temperature"), argument), kind, argument)
-            settings.put("top_k", whole(preferred.get("top_k"), argument, -1, LONGEST_CONTEXT), kind, argument)
-            settings.put("top_p", number(preferred.get("top_p"), argument, high=1), kind, argument)
+            settings.sampling(mapping(value, argument), kind, argument)
 
     def _rule(self, settings: Settings, said: Given, kind: Kind) -> None:
         """Block verification needs and turns on rejection sampling; thresholds belong to the rule without it."""
@@ -149,16 +149,14 @@ class SGLangFlags(Flags):
             asked[name] = whole(value, argument)
             settings.put(name, asked[name], kind, argument)
         if "speculative_adaptive" in said and asked["topk"] in (None, 1):
-            settings.varying.append(f"{said['speculative_adaptive'][1]}: the steps follow what was accepted lately")
+            settings.vary(f"{said['speculative_adaptive'][1]}: the steps follow what was accepted lately")
             settings.put("topk", 1, "forced", "--speculative-adaptive drafts a chain")
             if asked["steps"] is None:
                 settings.put("steps", None, "unknown", "the middle of the candidates in --speculative-adaptive-config")
         elif not any(asked.values()):
             self._guess(settings, architecture)
         elif asked["steps"] is None:
-            settings.put(
-                "steps", None, "unknown", "SGLang stops where topk or draft tokens are given without the steps"
-            )
+            settings.put("steps", None, "unknown", "SGLang stops where the others are given without the steps")
         steps, topk = settings.values["steps"], settings.values["topk"]
         if topk is None and asked["steps"] is not None:
             settings.put("topk", None, "unknown", "SGLang stops where the steps are given without the topk")

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from eagle3lib.ecosystems._command_line import plain
 from eagle3lib.ecosystems._flags import LONGEST_CONTEXT, Flags, Settings, number, tree_of_paths, whole
 from eagle3lib.errors import InputError
 
@@ -28,6 +29,15 @@ _VARYING = {
     "acceptance_length_threshold": "drafting ends for good where the length falls below it over acceptance_window"
     " requests",
 }
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases, by which a short text stands for more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="an alias is not taken", problem_mark=self.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
 
 class TensorRTFlags(Flags):
@@ -48,7 +58,8 @@ class TensorRTFlags(Flags):
         # A variable may stand above the YAML, as `export NAME=value`.
         assigned = re.search(rf"^\s*(?:export\s+)?{_FORCED}=(\S+)\s*$", text, re.MULTILINE)
         options = self._options(re.sub(r"(?m)^\s*(?:export\s+)?[A-Z_][A-Z0-9_]*=\S*\s*$", "", text), text)
-        forced = assigned[1] if assigned else (options.get("env_overrides") or {}).get(_FORCED)
+        overrides = options.get("env_overrides")
+        forced = assigned[1] if assigned else overrides.get(_FORCED) if isinstance(overrides, dict) else None
         if forced is not None and str(forced).strip("0.") != "":
             settings.put("simulated", str(forced), "stated", f"{_FORCED}={forced}")
         self._engine(settings, options)
@@ -65,7 +76,7 @@ class TensorRTFlags(Flags):
 
     def _options(self, body: str, text: str) -> dict[str, Any]:
         try:
-            options = yaml.safe_load(body)
+            options = yaml.load(body, _Plain)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             where = f", line {mark.line + 1}" if mark else ""
@@ -100,7 +111,7 @@ class TensorRTFlags(Flags):
         model = said.get("speculative_model") or said.get("speculative_model_dir")
         if model is not None:
             settings.put("draft_model", str(model), "stated", f"speculative_model: {model}")
-        settings.varying += [f"{name}: {said[name]}: {why}" for name, why in _VARYING.items() if said.get(name)]
+        settings.vary(*(f"{name}: {said[name]}: {why}" for name, why in _VARYING.items() if said.get(name)))
         self._shape(settings, said)
         self._rule(settings, said)
 
@@ -109,7 +120,7 @@ class TensorRTFlags(Flags):
         settings.put("steps", steps, "stated", f"max_draft_len: {steps}" if steps else "TensorRT-LLM stops without it")
         if choices := said.get("eagle_choices"):
             argument = f"eagle_choices: {choices}"[:60]
-            depth, topk, nodes = tree_of_paths(choices, argument)
+            depth, topk, nodes = tree_of_paths(plain(choices) if isinstance(choices, str) else choices, argument)
             for name, found in {"steps": depth, "topk": topk, "draft_tokens": nodes + 1, "capacity": nodes}.items():
                 settings.put(name, found, "forced" if name == "steps" else "stated", argument)
             return
@@ -124,9 +135,8 @@ class TensorRTFlags(Flags):
         if steps is None:
             return
         settings.put("capacity", topk * steps, "forced", "max_total_draft_tokens is at most topk times steps")
-        total = whole(
-            said.get("max_total_draft_tokens"), f"max_total_draft_tokens: {said.get('max_total_draft_tokens')}"
-        )
+        value = said.get("max_total_draft_tokens")
+        total = whole(value, f"max_total_draft_tokens: {value}")
         argument = f"max_total_draft_tokens: {total}" if total else "max_total_draft_tokens is topk times steps"
         settings.put("draft_tokens", (total or topk * steps) + 1, "stated" if total else "default", argument)
 

@@ -81,14 +81,18 @@ class VLLMFlags(Flags):
             whole_config = found if nested else {"speculative_config": found}
             engine = {name: (value, f"{name}: {value}") for name, value in whole_config.items()}
         elif "with config: " in text:
-            kind, found = "reported", printed_arguments(text.split("with config: ", 1)[1]) or {}
+            kind, found = "reported", printed_arguments(text.split("with config: ", 1)[1], "=")
+            if found is None:
+                raise InputError(
+                    "The vLLM log line in served.launch is cut: a bracket is never closed; give all of it."
+                )
             engine = {name: (value, f"{name}={value}") for name, value in found.items()}
             engine["max_model_len"] = engine.pop("max_seq_len", (None, ""))
         else:
             engine = self._command(settings, text)
         config, said = engine.pop("speculative_config", (None, ""))
         if isinstance(config, str) and config.startswith("SpeculativeConfig("):
-            config = printed_arguments(config[len("SpeculativeConfig(") :]) or {}
+            config = printed_arguments(config[len("SpeculativeConfig(") :], "=") or {}
             config["num_speculative_tokens"] = config.pop("num_spec_tokens", None)
         draft: Given = {} if config is None else {
             name.replace("-", "_"): (value, f'"{name}": {value}') for name, value in mapping(config, said).items()
@@ -103,7 +107,7 @@ class VLLMFlags(Flags):
         line = read_command_line(text, _SWITCHES)
         # Keys after a dot: --speculative-config.num_speculative_tokens 3.
         dotted = {n: "spec." + n.split(".", 1)[1].replace("-", "_") for n in line.arguments if _dotted(n)}
-        found, others = given(line, _NAMES | dotted)
+        found, others = given(line, _NAMES | dotted, _SWITCHES | set(dotted))
         settings.others += others
         if "serve" in line.words[:-1]:
             at = line.words.index("serve")
@@ -112,7 +116,8 @@ class VLLMFlags(Flags):
 
     def _engine(self, settings: Settings, said: Given, kind: Kind) -> None:
         for name, field in (
-            ("model", "model"), ("quantisation", "quantization"), ("dtype", "dtype"), ("kv_cache_dtype", "kv_cache_dtype"),
+            ("model", "model"), ("quantisation", "quantization"), ("dtype", "dtype"),
+            ("kv_cache_dtype", "kv_cache_dtype"),
         ):  # fmt: skip
             if field in said:
                 settings.put(name, str(said[field][0]), kind, said[field][1])
@@ -128,10 +133,7 @@ class VLLMFlags(Flags):
                 settings.put(name, off not in said and _true(value), kind, argument)
         if "override_generation_config" in said:
             value, argument = said["override_generation_config"]
-            override = mapping(value, argument)
-            settings.put("temperature", number(override.get("temperature"), argument), kind, argument)
-            settings.put("top_k", whole(override.get("top_k"), argument, -1, LONGEST_CONTEXT), kind, argument)
-            settings.put("top_p", number(override.get("top_p"), argument, high=1), kind, argument)
+            settings.sampling(mapping(value, argument), kind, argument)
         value, argument = said.get("enable_prompt_embeds", (None, ""))
         if _true(value):
             meaning = (
@@ -156,9 +158,8 @@ class VLLMFlags(Flags):
             settings.put("method", None, "unknown", "vLLM asks the draft's config.json")
         found = settings.values["method"]
         settings.put("eagle3", None if found is None else found == "eagle3", "forced", "only eagle3 captures layers")
-        for name, field in (("draft_quantisation", "quantization"),):
-            if field in said:
-                settings.put(name, str(said[field][0]), kind, said[field][1])
+        if "quantization" in said:
+            settings.put("draft_quantisation", str(said["quantization"][0]), kind, said["quantization"][1])
         if "max_model_len" in said:
             value, argument = said["max_model_len"]
             settings.put("draft_context", whole(value, argument, high=LONGEST_CONTEXT), kind, argument)
@@ -167,7 +168,7 @@ class VLLMFlags(Flags):
         value, argument = said.get("num_speculative_tokens", (None, ""))
         argument = argument or "the draft's config.json gives it, or vLLM stops"
         settings.put("steps", whole(value, argument), kind, argument)
-        settings.varying += [f"{said[name][1]}: {why}" for name, why in _VARYING.items() if said.get(name, (0,))[0]]
+        settings.vary(*(f"{said[name][1]}: {why}" for name, why in _VARYING.items() if said.get(name, (0,))[0]))
         if "speculative_token_tree" not in said:
             settings.chain("vLLM drafts a chain")
             return
