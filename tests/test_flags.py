@@ -114,7 +114,6 @@ def test_what_was_never_reported_has_every_reading():
     for reading in (*found, *one_step, *wide):
         s = reading.speculation
         assert TreeShape.sglang(s.steps, s.topk, s.draft_tokens).verified == s.draft_tokens
-        assert reading.speculation.origin("engine").kind == "stated"
 
 
 def test_no_narrower_or_shallower_tree_would_hold_a_reading():
@@ -194,6 +193,10 @@ def test_llama_cpp_of_both_names():
     assert "0.75" in told("llama_cpp", launches.LLAMA_CPP, version="b9222").varying[0]
     assert told("llama_cpp", launches.LLAMA_CPP, version="b9235").varying == ()
     assert told("llama_cpp", "llama-server -m a -md b --spec-type draft-eagle3").origin("steps").kind == "default"
+    both = told("llama_cpp", "llama-server -m a -md b --spec-type ngram-mod --spec-type draft-eagle3")
+    assert (both.eagle3, both.method, "ngram-mod drafts" in both.varying[0]) == (True, "ngram-mod,draft-eagle3", True)
+    assert not told("llama_cpp", launches.LLAMA_CPP.replace("n-max 4", "n-max 0")).speculates
+    assert not told("llama_cpp", "llama-server -m a -md b --spec-type none").speculates
 
 
 def test_the_release_stands_in_an_image_too():

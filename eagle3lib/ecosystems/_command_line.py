@@ -55,11 +55,12 @@ def expect_text(text: str, what: str) -> str:
     return text.strip()
 
 
-def read_command_line(text: str, switches: Collection[str] = ()) -> CommandLine:
+def read_command_line(text: str, switches: Collection[str], equals: bool = True) -> CommandLine:
     """Split a command.
 
     Args:
         switches: arguments that take no value.
+        equals: whether `--name=value` is two, or else one name that nobody has.
 
     Raises:
         InputError: if a quotation is not closed.
@@ -83,11 +84,11 @@ def read_command_line(text: str, switches: Collection[str] = ()) -> CommandLine:
         if not token.strip(";&|"):
             values = None  # another command begins
         elif _is_name(token):
-            name, equals, value = token.partition("=")
+            name, joint, value = token.partition("=") if equals else (token, "", "")
             name = name.replace("_", "-")
-            values = [value] if equals else []
+            values = [value] if joint else []
             arguments.setdefault(name, []).append(values)
-            if equals or name in switches:
+            if joint or name in switches:
                 values = None
         elif values is not None:
             values.append(token)
@@ -105,11 +106,13 @@ def _is_name(token: str) -> bool:
     return token.startswith("-") and len(token) > 1 and token != "--" and not _NUMBER.fullmatch(token)
 
 
-def printed_arguments(text: str, between: Literal["=", ":"]) -> dict[str, Any] | None:
+def printed_arguments(text: str, between: Literal["=", ":"], closed: bool = True) -> dict[str, Any] | None:
     """What Python prints inside a call's brackets, as `a=1, b='x', c=C(d=2))`, or a dictionary's, as `'a': 1}`.
 
-    Read up to the bracket that closes it, or the text's end: plain values as Python's, others as printed. None if a
-    bracket or a quotation inside is never closed.
+    Plain values as Python's, others as printed; None if a bracket or a quotation is never closed.
+
+    Args:
+        closed: whether the text must hold the bracket that ends it, or else goes on to its end.
     """
     parts, depth, quote, begin, at = [], 0, "", 0, 0
     while at < len(text):
@@ -129,7 +132,7 @@ def printed_arguments(text: str, between: Literal["=", ":"]) -> dict[str, Any] |
             parts.append(text[begin:at])
             begin = at + 1
         at += 1
-    if quote or depth > 0:
+    if quote or depth > 0 or (closed and depth == 0):
         return None
     parts.append(text[begin:at])
     pairs = (part.partition(between) for part in parts)

@@ -14,6 +14,7 @@ from typing import Any
 
 from eagle3lib.ecosystems._command_line import read_command_line
 from eagle3lib.ecosystems._flags import LONGEST_CONTEXT, Flags, Settings, given, number, whole
+from eagle3lib.errors import InputError
 
 _NAMES = {
     "--spec-type": "type", "--spec-draft-n-max": "n_max", "--spec-draft-p-min": "p_min", "--draft-p-min": "p_min",
@@ -59,12 +60,19 @@ class LlamaCppFlags(Flags):
     def fill(self, settings: Settings, text: str, architecture: str | None, version: str | None) -> None:
         if not self.mark.search(text):
             raise self.refuse(text)
-        line = read_command_line(text, _SWITCHES)
+        line = read_command_line(text, _SWITCHES, equals=False)
+        if joint := next((name for name in line.arguments if name.partition("=")[0] in _NAMES and "=" in name), None):
+            raise InputError(
+                f"llama.cpp takes a value after a space, found {joint[:60]!r} in served.launch; part them."
+            )
         said, others = given(line, _NAMES, _SWITCHES)
         for name, field in _VARIABLES.items():
             if name in line.environment:
                 said.setdefault(field, (line.environment[name], f"{name}={line.environment[name]}"))
         settings.others += others
+        if types := line.arguments.get("--spec-type"):  # which adds up
+            value = ",".join(given_type for (given_type, *_) in types)
+            said["type"] = (value, f"--spec-type {value}")
         build = re.search(r"\bb(\d{4,5})\b", text) or re.search(r"\bb?(\d{4,5})\b", version or "")
         settings.put("version", f"b{build[1]}" if build else version, "stated", build[0] if build else "served.version")
         self._engine(settings, said)
@@ -104,15 +112,21 @@ class LlamaCppFlags(Flags):
             settings.put("eagle3", None, "unknown", "llama.cpp asks the draft's GGUF; older builds take draft-simple")
             return True
         value, argument = said["type"]
-        kinds = str(value).split(",")
+        kinds = set(str(value).split(",")) - {"none"}
         settings.put("method", str(value), "stated", argument)
         settings.put("eagle3", "draft-eagle3" in kinds, "forced", argument)
-        return kinds != ["none"]
+        beside = sorted(kinds - {"draft-eagle3"})
+        if beside and "draft-eagle3" in kinds:
+            settings.vary(f"{argument}: {' and '.join(beside)} drafts some rounds instead")
+        return bool(kinds)
 
     def _shape(self, settings: Settings, said: Given) -> None:
         field = "n_max" if "n_max" in said else "old_n_max"
         value, argument = said.get(field, (None, ""))
-        found = whole(value, argument)
+        found = whole(value, argument, 0)
+        if found == 0:
+            settings.nothing_drafted(argument)
+            return
         settings.put("steps", found or _N_MAX, "stated" if found else "default", argument or f"n_max is {_N_MAX}")
         if found is None and "draft-eagle3" not in (settings.values.get("method") or ""):
             said_default = f"n_max is {_N_MAX}, or {_OLD_N_MAX} in builds that took --draft-max"

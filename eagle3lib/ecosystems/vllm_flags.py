@@ -81,7 +81,7 @@ class VLLMFlags(Flags):
             whole_config = found if nested else {"speculative_config": found}
             engine = {name: (value, f"{name}: {value}") for name, value in whole_config.items()}
         elif "with config: " in text:
-            kind, found = "reported", printed_arguments(text.split("with config: ", 1)[1], "=")
+            kind, found = "reported", printed_arguments(text.split("with config: ", 1)[1], "=", closed=False)
             if found is None:
                 raise InputError(
                     "The vLLM log line in served.launch is cut: a bracket is never closed; give all of it."
