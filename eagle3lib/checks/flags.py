@@ -33,7 +33,8 @@ def check_flags(
         *_quantised(told),
         *_rule(told),
     ]
-    return found if any(f.severity in (FAULT, RISK) for f in found) else [_healthy(told), *found]
+    broken = not told.complete or any(f.severity in (FAULT, RISK) for f in found)
+    return found if broken else [_healthy(told), *found]
 
 
 def _not_speculating(told: Speculation, engine: Engine) -> Finding:
@@ -72,7 +73,7 @@ def _simulated(told: Speculation, engine: Engine) -> list[Finding]:
             f"Acceptance is simulated ({told.origin('simulated').said}): every number that the server shows is made up",
             "Drafts are accepted by a draw and not by comparison, so lengths and speeds say what was asked for, and the"
             " text that is written is not the target's.",
-            f"Take it out before measuring: {engine.flags.line('simulated', '')}.",
+            f"Before measuring, {engine.flags.line('simulated', None)}.",
             evidence_of(told, "simulated"),
         )
     ]

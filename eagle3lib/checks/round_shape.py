@@ -156,7 +156,7 @@ def _guessed(told: Speculation, engine: Engine) -> list[Finding]:
     why = "; ".join(dict.fromkeys(told.origin(name).said for name in names))
     lines = " ".join(engine.flags.line(name, getattr(told, name)) for name in names)
     title = f"The engine chooses for itself: {listed}"
-    meaning = f"The text does not state it: {why}. Another release may choose otherwise."
+    meaning = f"The text does not say: {why}. Another release may choose otherwise."
     return [Finding("served.guessed", NOTE, title, meaning, f"State {lines}.", evidence_of(told, *names))]
 
 

@@ -36,10 +36,13 @@ class Settings:
         """Give a field its value, or the reason why it has none.
 
         Raises:
-            InputError: if it is text that is too long to be one value.
+            InputError: if it is text that is too long for one value, or on several lines.
         """
-        if isinstance(value, str) and len(value) > LONGEST_WORD:
-            raise InputError(f"Expected a short value for {name} in served.launch, found {len(value):,} characters.")
+        if isinstance(value, str) and (len(value) > LONGEST_WORD or not value.isprintable()):
+            raise InputError(
+                f"Expected a value of at most {LONGEST_WORD:,} printable characters for {name} in served.launch, found"
+                f" {len(value):,} characters: {value[:40]!r}."
+            )
         self.values[name] = value
         self.origins[name] = Origin("unknown" if value is None else kind, short(said))
 

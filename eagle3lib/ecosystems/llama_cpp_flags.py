@@ -71,7 +71,7 @@ class LlamaCppFlags(Flags):
                 said.setdefault(field, (line.environment[name], f"{name}={line.environment[name]}"))
         settings.others += others
         if types := line.arguments.get("--spec-type"):  # which adds up
-            value = ",".join(given_type for (given_type, *_) in types)
+            value = ",".join(values[0] for values in types if values)
             said["type"] = (value, f"--spec-type {value}")
         build = re.search(r"\bb(\d{4,5})\b", text) or re.search(r"\bb?(\d{4,5})\b", version or "")
         settings.put("version", f"b{build[1]}" if build else version, "stated", build[0] if build else "served.version")
@@ -108,8 +108,10 @@ class LlamaCppFlags(Flags):
         if "type" not in said:
             if "draft" not in said:
                 return False
-            settings.put("method", None, "unknown", "llama.cpp asks the draft's GGUF")
-            settings.put("eagle3", None, "unknown", "llama.cpp asks the draft's GGUF; older builds take draft-simple")
+            settings.put(
+                "method", None, "unknown", "llama.cpp asks the draft's GGUF, and older builds take draft-simple"
+            )
+            settings.put("eagle3", None, "unknown", "llama.cpp asks the draft's GGUF")
             return True
         value, argument = said["type"]
         kinds = set(str(value).split(",")) - {"none"}

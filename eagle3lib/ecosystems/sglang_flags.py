@@ -54,7 +54,7 @@ class SGLangFlags(Flags):
         "draft_tokens": "--speculative-num-draft-tokens {}",
         "method": "--speculative-algorithm {}",
         "eagle3": "--speculative-algorithm EAGLE3",
-        "simulated": "SGLANG_SIMULATE_ACC_LEN=-1",
+        "simulated": "unset SGLANG_SIMULATE_ACC_LEN",
         "threshold_single": "--speculative-accept-threshold-single {}",
         "threshold_acc": "--speculative-accept-threshold-acc {}",
         "context": "--context-length {}",
@@ -71,8 +71,9 @@ class SGLangFlags(Flags):
         if algorithm is None:
             settings.nothing_drafted("without --speculative-algorithm nothing is drafted")
             return
-        settings.put("method", algorithm.upper(), kind, argument)
-        settings.put("eagle3", algorithm.upper() == "EAGLE3", "forced", "only EAGLE3 captures states of several layers")
+        method = str(algorithm).upper()
+        settings.put("method", method, kind, argument)
+        settings.put("eagle3", method == "EAGLE3", "forced", "only EAGLE3 captures states of several layers")
         self._rule(settings, said, kind)
         self._shape(settings, said, kind, architecture)
 
@@ -174,7 +175,7 @@ class SGLangFlags(Flags):
             return
         guess = _GUESSED.get(architecture, _GUESSED_OTHERS)
         for name, value in zip(("steps", "topk", "draft_tokens"), guess, strict=True):
-            settings.put(name, value, "guessed", f"what SGLang 0.5.23 chooses for {architecture}")
+            settings.put(name, value, "guessed", f"SGLang 0.5.23 chooses so for {architecture}")
 
 
 FLAGS = SGLangFlags()

@@ -52,7 +52,7 @@ class VLLMFlags(Flags):
         "steps": '"num_speculative_tokens": {}',
         "method": '"method": "{}"',
         "eagle3": '"method": "eagle3"',
-        "simulated": '"rejection_sample_method": "standard"',
+        "simulated": 'set "rejection_sample_method": "standard"',
         "sampled_rule": '"rejection_sample_method": "standard"',
         "context": "--max-model-len {}",
         "draft_context": '"max_model_len": {}',
@@ -153,7 +153,7 @@ class VLLMFlags(Flags):
             settings.put("method", str(method), kind, argument)
         elif model is not None and (named := re.search(r"eagle-|eagle3", str(model).lower())):
             method = "eagle" if named[0] == "eagle-" else "eagle3"
-            settings.put("method", method, "guessed", f"vLLM looks for eagle- and eagle3 in the draft's name, {model}")
+            settings.put("method", method, "guessed", f"vLLM takes the draft's name, {model}, for it")
         else:
             settings.put("method", None, "unknown", "vLLM asks the draft's config.json")
         found = settings.values["method"]
@@ -178,7 +178,8 @@ class VLLMFlags(Flags):
             settings.put(name, found, kind, argument)
 
     def _rule(self, settings: Settings, said: Given, kind: Kind) -> None:
-        method, argument = said.get("rejection_sample_method", (None, ""))
+        value, argument = said.get("rejection_sample_method", ("standard", ""))
+        method = str(value)
         if method == "synthetic":
             value = next((said[n][1] for n in said if n.startswith("synthetic_acceptance")), argument)
             settings.put("simulated", value, kind, argument)
