@@ -171,6 +171,7 @@ def test_vllm_keys_come_after_a_dot_too_and_its_log_names_the_release():
     assert (log.version, log.context, log.quantisation, log.dtype) == ("0.19.1", 8192, "fp8", "torch.bfloat16")
     arguments = "INFO [utils.py:1] non-default args: {'model': 'm', 'speculative_config': {'method': 'eagle3',"
     assert told("vllm", arguments + " 'num_speculative_tokens': 4}, 'max_model_len': 4096}").steps == 4
+    assert not told("vllm", "vllm non-default args: {'model': 'm', 'max_model_len': 4096}").speculates
     assert told("vllm", '{"model": "a/EAGLE3-x", "num_speculative_tokens": 3}').origin("method").kind == "guessed"
     tree = {"method": "eagle3", "num_speculative_tokens": 3, "speculative_token_tree": "[(0,), (0, 0), (0, 1), (1,)]"}
     assert shape(told("vllm", json.dumps(tree))) == (2, 2, 5)
@@ -203,3 +204,7 @@ def test_the_release_stands_in_an_image_too():
     text = f"docker run -e A=1 --gpus all lmsysorg/sglang:v0.5.9-cu130 python3 -m sglang.launch_server {EAGLE3}"
     assert told("sglang", text).version == "0.5.9-cu130"
     assert told("sglang", EAGLE3, version="0.5.12").version == "0.5.12"
+    container = told(
+        "vllm", "docker run -e A=1 vllm/vllm-openai:v0.11.0 vllm serve org/m --spec-tokens 2 --spec-method eagle3"
+    )
+    assert (container.version, container.model, container.steps) == ("0.11.0", "org/m", 2)

@@ -75,7 +75,7 @@ def test_the_text_of_another_engine(engine):
         ("tensorrt_llm", "speculative_config: Eagle3\n", "decoding_type"),
         ("tensorrt_llm", "speculative_config: {max_draft_len: 3}\n", "decoding_type"),
         ("tensorrt_llm", "a: &a [x, x]\nspeculative_config: {decoding_type: *a}\n", "alias"),
-        ("tensorrt_llm", "speculative_config: " + "[" * 50_000, "not YAML"),
+        ("tensorrt_llm", "speculative_config: " + "[" * 50_000, "nested too deeply"),
         ("tensorrt_llm", "speculative_config: !!python/object/apply:os.system ['true']", "not YAML"),
         ("tensorrt_llm", "trtllm-serve m --extra_llm_api_options options.yml", "YAML"),
         ("tensorrt_llm", TENSORRT + "  max_draft_len: " + "9" * 9000 + "\n", "served.launch"),

@@ -52,7 +52,7 @@ def _method(told: Speculation, engine: Engine) -> list[Finding]:
     evidence = evidence_of(told, "method", "draft_model")
     if told.eagle3 is None:
         title = "Cannot tell whether the server drafts as EAGLE-3: its arguments name no method"
-        meaning = f"{told.origin('method').said or told.origin('eagle3').said}; its log says what it chose."
+        meaning = f"{told.origin('method').said}; its log says what it chose."
         return [Finding("served.method", NOTE, title, meaning, f"State {engine.flags.line('eagle3', True)}.", evidence)]
     if told.eagle3:
         return []

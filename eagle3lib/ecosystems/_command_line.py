@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from eagle3lib.errors import InputError
 #: engine prints is about 20 000.
 LONGEST_TEXT, LONGEST_VALUE = 2**17, 2**14
 
+#: Arguments that put a variable into a container's environment, one each.
+_ENVIRONMENT = ("-e", "--env")
 _ASSIGNMENT = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
 _NUMBER = re.compile(r"-\d*\.?\d+(e-?\d+)?", re.IGNORECASE)
 
@@ -79,6 +82,7 @@ def read_command_line(text: str, switches: Collection[str], equals: bool = True)
     arguments: dict[str, list[list[str]]] = {}
     environment: dict[str, str] = {}
     words: list[str] = []
+    name = ""
     values: list[str] | None = None  # of the argument being read
     for token in tokens:
         if not token.strip(";&|"):
@@ -92,14 +96,16 @@ def read_command_line(text: str, switches: Collection[str], equals: bool = True)
                 values = None
         elif values is not None:
             values.append(token)
+            if name in _ENVIRONMENT:
+                values = None
         elif assignment := _ASSIGNMENT.fullmatch(token):
             environment[assignment[1]] = assignment[2]
         else:
             words.append(token)
-    for flag in ("-e", "--env"):
-        for given in arguments.get(flag, []):
-            environment |= {m[1]: m[2] for v in given if (m := _ASSIGNMENT.fullmatch(v))}
-    return CommandLine({n: [tuple(v) for v in given] for n, given in arguments.items()}, environment, tuple(words))
+    for flag in _ENVIRONMENT:
+        for times in arguments.get(flag, []):
+            environment |= {m[1]: m[2] for value in times if (m := _ASSIGNMENT.fullmatch(value))}
+    return CommandLine({n: [tuple(v) for v in times] for n, times in arguments.items()}, environment, tuple(words))
 
 
 def _is_name(token: str) -> bool:
@@ -144,7 +150,8 @@ def plain(value: str) -> Any:
     if len(value) > LONGEST_VALUE:
         return value
     try:
-        return ast.literal_eval(value)
+        with warnings.catch_warnings(action="ignore"):  # of escapes that mean nothing
+            return ast.literal_eval(value)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return value
 

@@ -13,7 +13,7 @@ from eagle3lib.ecosystems._command_line import CommandLine, expect_text
 from eagle3lib.errors import InputError
 from eagle3lib.speculation import Hazard, Kind, Origin, Speculation
 
-#: The deepest draft and the largest tree that are believed: ten times what any engine was seen to be given.
+#: The deepest draft and the largest tree that are believed; engines are given tens.
 MOST = 1024
 #: Tokens of a context that are believed.
 LONGEST_CONTEXT = 2**31

@@ -23,9 +23,9 @@ _NAMES = {
     "--spec-synth-rates": "synth_rates", "--spec-draft-model": "draft", "-md": "draft", "--model-draft": "draft",
     "--spec-draft-hf": "draft", "-hfd": "draft", "-hfrd": "draft", "--hf-repo-draft": "draft", "-m": "model",
     "--model": "model", "-hf": "model", "-hfr": "model", "--hf-repo": "model", "-c": "context",
-    "--ctx-size": "context", "-cd": "draft_context", "--ctx-size-draft": "draft_context", "--temp": "temperature",
-    "--temperature": "temperature", "--top-k": "top_k", "--top-p": "top_p", "--cache-prompt": "cache_prompt",
-    "--no-cache-prompt": "no_cache_prompt", "-ctk": "cache_type", "--cache-type-k": "cache_type",
+    "--ctx-size": "context", "--temp": "temperature", "--temperature": "temperature", "--top-k": "top_k",
+    "--top-p": "top_p", "--cache-prompt": "cache_prompt", "--no-cache-prompt": "no_cache_prompt",
+    "-ctk": "cache_type", "--cache-type-k": "cache_type",
 }  # fmt: skip
 _VARIABLES = {
     "LLAMA_ARG_SPEC_TYPE": "type", "LLAMA_ARG_SPEC_DRAFT_N_MAX": "n_max", "LLAMA_ARG_SPEC_DRAFT_P_MIN": "p_min",
@@ -93,10 +93,9 @@ class LlamaCppFlags(Flags):
         for name, field in (("quantisation", "model"), ("draft_quantisation", "draft")):
             if found := _QUANTISED.search(str(said.get(field, ("",))[0])):
                 settings.put(name, found[1], "stated", f"the name of the file, {said[field][0]}")
-        for name in ("context", "draft_context"):
-            value, argument = said.get(name, (None, ""))
-            found = whole(value, argument, 0, LONGEST_CONTEXT)
-            settings.put(name, found or None, "stated", argument)  # 0 stands for the model's own
+        value, argument = said.get("context", (None, ""))
+        found = whole(value, argument, 0, LONGEST_CONTEXT)
+        settings.put("context", found or None, "stated", argument)  # 0 stands for the model's own
         for name, default in _SAMPLING.items():
             value, argument = said.get(name, (default, ""))
             settings.sampling({name: value}, "stated" if argument else "default", argument)
@@ -108,10 +107,7 @@ class LlamaCppFlags(Flags):
         if "type" not in said:
             if "draft" not in said:
                 return False
-            settings.put(
-                "method", None, "unknown", "llama.cpp asks the draft's GGUF, and older builds take draft-simple"
-            )
-            settings.put("eagle3", None, "unknown", "llama.cpp asks the draft's GGUF")
+            settings.put("method", None, "unknown", "llama.cpp asks the draft's GGUF; older builds take draft-simple")
             return True
         value, argument = said["type"]
         kinds = set(str(value).split(",")) - {"none"}
@@ -129,10 +125,8 @@ class LlamaCppFlags(Flags):
         if found == 0:
             settings.nothing_drafted(argument)
             return
-        settings.put("steps", found or _N_MAX, "stated" if found else "default", argument or f"n_max is {_N_MAX}")
-        if found is None and "draft-eagle3" not in (settings.values.get("method") or ""):
-            said_default = f"n_max is {_N_MAX}, or {_OLD_N_MAX} in builds that took --draft-max"
-            settings.put("steps", _N_MAX, "default", said_default)
+        default = f"n_max is {_N_MAX}, and {_OLD_N_MAX} in builds that took --draft-max"
+        settings.put("steps", found or _N_MAX, "stated" if found else "default", argument or default)
         settings.chain("llama.cpp drafts a chain")
 
     def _varying(self, settings: Settings, said: Given, build: int | None) -> None:

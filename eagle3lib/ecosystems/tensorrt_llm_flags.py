@@ -31,13 +31,24 @@ _VARYING = {
 }
 
 
+#: Levels of brackets and indents that are read; the options have four.
+_DEEPEST = 16
+
+
 class _Plain(yaml.SafeLoader):
-    """YAML without aliases, by which a short text stands for more than memory holds."""
+    """YAML without aliases and deep nesting, by which a short text takes more memory or time than there is."""
+
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias is not taken", problem_mark=self.peek_event().start_mark)
-        return super().compose_node(parent, index)
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or self.depth == _DEEPEST:
+            problem = "an alias is not taken" if self.depth < _DEEPEST else "it is nested too deeply"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class TensorRTFlags(Flags):
@@ -77,7 +88,7 @@ class TensorRTFlags(Flags):
     def _options(self, body: str, text: str) -> dict[str, Any]:
         try:
             options = yaml.load(body, _Plain)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
+        except (yaml.YAMLError, ValueError) as error:
             mark = getattr(error, "problem_mark", None)
             where = f", line {mark.line + 1}" if mark else ""
             problem = getattr(error, "problem", None) or type(error).__name__

@@ -61,9 +61,8 @@ class VLLMFlags(Flags):
     def fill(self, settings: Settings, text: str, architecture: str | None, version: str | None) -> None:
         kind, engine, draft = self._given(settings, text)
         release = re.search(r"(?:engine \(v|version |vllm-openai:v?|vllm==)(\d+\.\d+\.\d+[\w.]*)", text)
-        settings.put(
-            "version", release[1] if release else version, "stated", release[0] if release else "served.version"
-        )
+        found, argument = (release[1], release[0]) if release else (version, "served.version")
+        settings.put("version", found, "stated", argument)
         self._engine(settings, engine, kind)
         if not draft:
             settings.nothing_drafted("without --speculative-config nothing is drafted")
@@ -77,9 +76,9 @@ class VLLMFlags(Flags):
         kind: Kind = "stated"
         if text.startswith("{") or "non-default args: {" in text:
             found = _object(text[text.index("{") :])
-            nested = "speculative_config" in found or "model_tag" in found
-            whole_config = found if nested else {"speculative_config": found}
-            engine = {name: (value, f"{name}: {value}") for name, value in whole_config.items()}
+            if text.startswith("{") and "speculative_config" not in found:
+                found = {"speculative_config": found}
+            engine = {name: (value, f"{name}: {value}") for name, value in found.items()}
         elif "with config: " in text:
             kind, found = "reported", printed_arguments(text.split("with config: ", 1)[1], "=", closed=False)
             if found is None:
@@ -140,9 +139,8 @@ class VLLMFlags(Flags):
                 "Builds before September 2026 (vllm#57356) do not mark drafted tokens as tokens, so the target verifies"
                 " stale embeddings in their place and accepts next to none."
             )
-            settings.hazards.append(
-                Hazard(argument, meaning, "Serve without --enable-prompt-embeds, or a later build.")
-            )
+            remedy = "Serve without --enable-prompt-embeds, or a later build."
+            settings.hazards.append(Hazard(argument, meaning, remedy))
 
     def _method(self, settings: Settings, said: Given, kind: Kind) -> None:
         model, argument = said.get("model", (None, ""))
