@@ -173,6 +173,7 @@ def test_vllm_keys_come_after_a_dot_too_and_its_log_names_the_release():
     assert told("vllm", arguments + " 'num_speculative_tokens': 4}, 'max_model_len': 4096}").steps == 4
     assert not told("vllm", "vllm non-default args: {'model': 'm', 'max_model_len': 4096}").speculates
     assert told("vllm", '{"model": "a/EAGLE3-x", "num_speculative_tokens": 3}').origin("method").kind == "guessed"
+    assert told("vllm", '{"model": "EAGLE3/eagle-x", "num_speculative_tokens": 3}').method == "eagle"
     tree = {"method": "eagle3", "num_speculative_tokens": 3, "speculative_token_tree": "[(0,), (0, 0), (0, 1), (1,)]"}
     assert shape(told("vllm", json.dumps(tree))) == (2, 2, 5)
 

@@ -149,8 +149,8 @@ class VLLMFlags(Flags):
         if "method" in said:
             method, argument = said["method"]
             settings.put("method", str(method), kind, argument)
-        elif model is not None and (named := re.search(r"eagle-|eagle3", str(model).lower())):
-            method = "eagle" if named[0] == "eagle-" else "eagle3"
+        elif model is not None and re.search(r"eagle-|eagle3", str(model).lower()):
+            method = "eagle" if "eagle-" in str(model).lower() else "eagle3"  # in this order
             settings.put("method", method, "guessed", f"vLLM takes the draft's name, {model}, for it")
         else:
             settings.put("method", None, "unknown", "vLLM asks the draft's config.json")
