@@ -88,6 +88,7 @@ class ServedSection(Section):
 
     engine: str  # a name that eagle3lib.ecosystems knows, such as sglang
     version: str | None = None
+    launch: str | None = None  # what it was started with, as text: a command line, its JSON or YAML, or the log's line
     config: Path | None = None  # the draft's config.json as served, if it is another than the draft's own
     boundaries: tuple[BoundaryField, ...] | None = None  # what it captured, where that was seen in a log
     flags: Flags = Flags()  # of the pass in serving

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 from eagle3lib.boundaries import FINAL_NORMED, boundary_name
 from eagle3lib.ecosystems._config_ids import config_lines, read_at
+from eagle3lib.ecosystems._flags import Flags
 from eagle3lib.ecosystems._reading import Header, Rules
 from eagle3lib.ecosystems._system import Captures, System, TargetShape, release
 from eagle3lib.errors import InputError
 from eagle3lib.sampling import Sampling
+from eagle3lib.speculation import Speculation
 
 #: The remedy that serves everywhere: the number sizes a table and changes no weight.
 RAISE_LIMIT = "Set max_position_embeddings in the draft's config.json to the context that the target is served with."
@@ -61,6 +63,20 @@ class Engine(System):
 
     takes_argument = False  # whether ids are an argument of the engine and not read from config.json
     temperature_last: bool = False  # tokens are cut by top-k and top-p before the temperature, not after it
+    flags: Flags  # how it reads its own arguments
+
+    def speculation(self, text: str, architecture: str | None = None, version: str | None = None) -> Speculation:
+        """How the server was told to speculate.
+
+        Args:
+            text: what it was started with, or the line of its log that repeats that: `ServedSection.launch`.
+            architecture: the target's Hugging Face name, by which some engines choose what is not stated.
+            version: the release, where the case states it.
+
+        Raises:
+            InputError: if the text is not what this engine takes.
+        """
+        return self.flags.read(self.name, text, architecture, version)
 
     def sampling(self, temperature: float, top_k: int | None = None, top_p: float = 1.0) -> Sampling:
         """How this engine draws from the target: top-k, then top-p of what is left, ties kept.

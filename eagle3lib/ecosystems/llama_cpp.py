@@ -16,6 +16,7 @@ from eagle3lib.ecosystems._config_ids import TOP_LEVEL
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, shares
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
+from eagle3lib.ecosystems.llama_cpp_flags import FLAGS
 from eagle3lib.ecosystems.speculators import TRAINER as SPECULATORS
 from eagle3lib.errors import InputError
 from eagle3lib.gguf_file import GGUFFile
@@ -120,6 +121,7 @@ def _rope(file: GGUFFile) -> dict[str, Any]:
 
 
 class LlamaCpp(Engine):
+    flags = FLAGS
     name = "llama_cpp"
     label = "llama.cpp"
     verified = "as in llama-cpp-python 0.3.36"

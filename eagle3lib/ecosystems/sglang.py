@@ -16,6 +16,7 @@ from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, defaul
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, tokens_a_round
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_layers, n_slots
+from eagle3lib.ecosystems.sglang_flags import FLAGS
 
 OLDEST = (0, 5, 12)  # the oldest release whose rules were compared
 
@@ -111,6 +112,7 @@ _REPLACES = (
 
 
 class SGLang(Engine):
+    flags = FLAGS
     name = "sglang"
     label = "SGLang"
     verified = "0.5.23"

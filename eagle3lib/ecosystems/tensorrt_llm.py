@@ -12,6 +12,7 @@ from eagle3lib.ecosystems._base import RAISE_LIMIT, Beyond, Engine, TargetShape
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share
 from eagle3lib.ecosystems._reading import Header, Rules
+from eagle3lib.ecosystems.tensorrt_llm_flags import FLAGS
 
 ARGUMENT = "eagle3_layers_to_capture"
 
@@ -32,6 +33,7 @@ class TensorRT(Form):
 
 
 class TensorRTEngine(Engine):
+    flags = FLAGS
     name = "tensorrt_llm"
     label = "TensorRT-LLM"
     verified = "as in several commits of 2025 and 2026"

@@ -15,6 +15,7 @@ from eagle3lib.ecosystems._config_ids import NESTED, TOP_LEVEL, LayerIds, first_
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._metrics import Metric, share, shares
 from eagle3lib.ecosystems._reading import Header, Rules, is_latent, n_slots
+from eagle3lib.ecosystems.vllm_flags import FLAGS
 
 #: models/deepseek_v2.py captures before each block and adds a residual that is None before block 0.
 _NO_EMBEDDING = {
@@ -79,6 +80,7 @@ class Converted(Form):
 
 
 class VLLM(Engine):
+    flags = FLAGS
     verified = "0.33.0"
 
     def __init__(self, name: str, label: str, runner: str, paths: tuple[str, ...]) -> None:
