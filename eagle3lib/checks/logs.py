@@ -173,8 +173,7 @@ def _drift(log: ServedLog, served: Served) -> Finding | None:
     kept = served.tally.kept
     if len(kept) < PARTS * FEWEST or served.shape.over == "runs":
         return None
-    parts = [_mean_and_error(part) for part in np.array_split(np.array([(w.rounds, w.accepted) for w in kept]), PARTS)]
-    means, errors = np.array(parts).T
+    means, errors = _means_and_errors(np.array_split(np.array([(w.rounds, w.accepted) for w in kept]), PARTS))
     errors = np.maximum(errors, max(served.tally.half, 1e-6) / 3**0.5)
     middle = np.average(means, weights=errors**-2)
     statistic = float((((means - middle) / errors) ** 2).sum())
@@ -193,12 +192,12 @@ def _drift(log: ServedLog, served: Served) -> Finding | None:
     )
 
 
-def _mean_and_error(part: np.ndarray) -> tuple[float, float]:
-    """Accepted drafts a round of some windows, and its standard error as a ratio of sums."""
-    rounds, accepted = part.T
-    mean = accepted.sum() / rounds.sum()
-    rest = accepted - mean * rounds
-    return mean, float((rest**2).sum() * len(part) / (len(part) - 1)) ** 0.5 / rounds.sum()
+def _means_and_errors(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Accepted drafts a round of each part, and its standard error as a ratio of sums, the spread of lines pooled."""
+    means = np.array([accepted.sum() / rounds.sum() for rounds, accepted in (part.T for part in parts)])
+    squares = sum(((part[:, 1] - mean * part[:, 0]) ** 2).sum() for part, mean in zip(parts, means, strict=True))
+    spread = squares / sum(len(part) - 1 for part in parts)
+    return means, np.array([(len(part) * spread) ** 0.5 / part[:, 0].sum() for part in parts])
 
 
 def _chi_square(freedom: int, level: float) -> float:
@@ -224,7 +223,7 @@ def _evidence(log: ServedLog, served: Served) -> dict:
         "line": f"{served.shape.system} {served.shape.name}",
         "windows": served.windows,
         "rounds": served.rounds,
-        "length": [x if np.isfinite(x) else None for x in served.length.numbers],
+        "length": [float(x) if np.isfinite(x) else None for x in served.length.numbers],
         "survival": [e.value for e in served.survival],
         "steps": served.steps,
         "drafted_a_round": served.drafted,

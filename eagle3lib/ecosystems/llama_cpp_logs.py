@@ -186,7 +186,9 @@ class Reader(LogReader):
             window = Window(counts[0], accepted, drafted=drafted, survived=counts[1:], nodes=len(rates), speed=speed)
         elif length > 1 and not rates:
             window = Window(accepted / (length - 1), accepted, counted=False, half=0.005, drafted=drafted, speed=speed)
-        elif accepted == 0 and tokens > 1 and not rates:  # a round a token after the first, those without a draft among them
+        elif (
+            accepted == 0 and tokens > 1 and not rates
+        ):  # a round a token after the first, those without a draft among them
             window = Window(tokens - 1, 0, counted=False, drafted=drafted, speed=speed)
         else:
             say.odd("numbers that do not agree")
