@@ -39,19 +39,16 @@ def opened(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
             yield stream
 
 
-def marked_lines(path: Path, marks: Sequence[bytes], odd: Counter[str]) -> Iterator[bytes]:
-    """Lines that hold a mark, without their line ends and colours.
+def marked_lines(path: Path, marks: Sequence[bytes], odd: Counter[str]) -> Iterator[tuple[bytes, list[int]]]:
+    """Lines that hold a mark, without their line ends and colours, and which marks they hold.
 
     Args:
         marks: what is searched for.
         odd: counts what was skipped, by its reason.
     """
     for text in _whole_lines(path, LONGEST, odd):
-        at = 0
-        for begin, end in sorted(_spans(text, marks)):
-            if begin >= at:
-                at = end
-                yield text[begin:end]
+        for (begin, end), held in sorted(_spans(text, marks).items()):
+            yield text[begin:end], held
 
 
 def json_lines(path: Path, odd: Counter[str]) -> Iterator[bytes]:
@@ -60,15 +57,15 @@ def json_lines(path: Path, odd: Counter[str]) -> Iterator[bytes]:
         yield from (line for line in text.split(b"\n") if line.strip())
 
 
-def _spans(text: bytes, marks: Sequence[bytes]) -> set[tuple[int, int]]:
-    """Begin and end of the lines that hold a mark."""
-    spans = set()
-    for mark in marks:
+def _spans(text: bytes, marks: Sequence[bytes]) -> dict[tuple[int, int], list[int]]:
+    """Begin and end of the lines that hold a mark, and which."""
+    spans: dict[tuple[int, int], list[int]] = {}
+    for i, mark in enumerate(marks):
         at = text.find(mark)
         while at >= 0:
             end = text.find(b"\n", at)
             end = len(text) if end < 0 else end
-            spans.add((text.rfind(b"\n", 0, at) + 1, end))
+            spans.setdefault((text.rfind(b"\n", 0, at) + 1, end), []).append(i)
             at = text.find(mark, end)
     return spans
 

@@ -23,7 +23,7 @@ from eagle3lib.tally import Tally
 
 #: Texts of a server's arguments that are kept, and characters of each.
 MOST_LAUNCHES, LONGEST_LAUNCH = 8, 2**16
-#: Characters of a line of numbers; those that are read take some hundreds.
+#: Bytes of a line of numbers; those that are read take some hundreds.
 LONGEST_TOLD = 4096
 
 
@@ -61,7 +61,9 @@ class _Collected:
         if not window.sound:
             self.odds["numbers that cannot be"] += 1
         elif shape.over == "totals" or window.rounds > 0:
-            self.tallies.setdefault(shape, Tally(shape)).add(window)
+            if shape not in self.tallies:
+                self.tallies[shape] = Tally(shape)
+            self.tallies[shape].add(window)
 
     def odd(self, reason: str) -> None:
         self.odds[reason] += 1
@@ -118,17 +120,18 @@ def read_served(path: Path) -> ServedLog:
 
 def _read_lines(path: Path, readers: Sequence[LogReader], collected: _Collected) -> None:
     """Lines that hold a mark, to whose mark it is; arguments are kept as they are."""
-    marked = [(mark, reader, mark.decode()) for reader in readers for mark in reader.marks]
-    arguments = [(mark, mark.decode()) for reader in readers for mark in reader.arguments]
-    for line in marked_lines(path, [mark for mark, *_ in (*marked, *arguments)], collected.odds):
-        text = line.decode("utf-8", errors="replace")
-        begins = [at for _, mark in arguments if (at := text.find(mark)) >= 0]
-        if begins:
-            collected.launch(text[min(begins) :])
-        elif len(text) > LONGEST_TOLD:
-            collected.odd(f"longer than {LONGEST_TOLD:,} characters")
+    marks = [(mark, reader) for reader in readers for mark in reader.marks]
+    arguments = [mark for reader in readers for mark in reader.arguments]
+    owners = [reader for _, reader in marks]
+    for line, held in marked_lines(path, [*(mark for mark, _ in marks), *arguments], collected.odds):
+        if held[-1] >= len(owners):
+            begins = min(line.find(arguments[i - len(owners)]) for i in held if i >= len(owners))
+            collected.launch(line[begins:].decode("utf-8", errors="replace"))
+        elif len(line) > LONGEST_TOLD:
+            collected.odd(f"longer than {LONGEST_TOLD:,} bytes")
         else:
-            for reader in {id(reader): reader for _, reader, mark in marked if mark in text}.values():
+            text = line.decode("utf-8", errors="replace")
+            for reader in dict.fromkeys(owners[i] for i in held):
                 reader.line(text, collected)
 
 

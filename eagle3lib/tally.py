@@ -74,12 +74,7 @@ class Tally:
         if window.rounds <= 0:
             return
         if self.windows % self.stride == 0:
-            # Differences of rounded rates may rise by a round.
-            falling, most = [], window.rounds
-            for count in moved:
-                most = min(most, max(count, 0.0))
-                falling.append(most)
-            self.kept.append(replace(window, survived=tuple(falling)))
+            self.kept.append(replace(window, survived=_falling(moved, window.rounds)) if moved else window)
             if len(self.kept) > KEPT:
                 self.kept, self.stride = self.kept[::2], self.stride * 2
         self.windows += 1
@@ -101,3 +96,12 @@ class Tally:
             self.everything += window.accepted >= window.rounds * (window.nodes - window.half)
         if len(self.lengths) < 2:
             self.lengths.add(round(window.length, 4))
+
+
+def _falling(counts: tuple[float, ...], rounds: float) -> tuple[float, ...]:
+    """Counts that fall: differences of totals made from rounded rates may rise by a round."""
+    falling = []
+    for count in counts:
+        rounds = min(rounds, max(count, 0.0))
+        falling.append(rounds)
+    return tuple(falling)

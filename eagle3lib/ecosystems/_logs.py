@@ -77,16 +77,18 @@ class Window:
     @property
     def sound(self) -> bool:
         """Whether the numbers can be counts of rounds: finite, not negative, and survival falling."""
-        numbers = (
-            self.rounds,
-            self.accepted,
-            *self.survived,
-            *(x for x in (self.drafted, self.speed) if x is not None),
-        )
-        if not all(math.isfinite(x) and x >= 0 for x in numbers) or len(self.survived) > LARGEST_STEPS:
+        if not (0 <= self.rounds < math.inf and 0 <= self.accepted < math.inf):
             return False
-        falling = all(a >= b for a, b in zip((self.rounds, *self.survived), self.survived, strict=False))
-        return falling and (self.nodes is None or self.accepted <= self.rounds * (self.nodes + 2 * self.half) + 1e-6)
+        if not (self.drafted is None or 0 <= self.drafted < math.inf) or not (self.speed is None or self.speed >= 0):
+            return False
+        most = self.rounds
+        for count in self.survived:
+            if not 0 <= count <= most:
+                return False
+            most = count
+        if len(self.survived) > LARGEST_STEPS:
+            return False
+        return self.nodes is None or self.accepted <= self.rounds * (self.nodes + 2 * self.half) + 1e-6
 
 
 class Say(Protocol):
