@@ -45,7 +45,8 @@ class Served:
         length: tokens a round, bonus included; `length.value - 1` drafts were accepted a round.
         interval: what the interval of `length` was made from.
         survival: S_k with intervals; () where nothing was counted by position.
-        rates: the same for `served_evidence`; None without counts by position.
+        rates: the same for `served_evidence`; None without counts by position. Whether drafts were chains or trees,
+            greedy or sampled, no line tells; the server's arguments do.
         steps: drafts that a round can have at most, as the lines show it, K where the draft is a chain; None where
             they do not, or where it changed.
         drafted: mean drafts a round by the server's own count, None where it has none.

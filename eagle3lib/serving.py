@@ -8,6 +8,7 @@ over drafted tokens are never compared: they depend on how many were drafted, an
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -139,8 +140,8 @@ def _is_json(path: Path) -> bool:
     """Whether the file begins as JSON does; a log's `[date` does not."""
     with opened(path) as stream:
         try:
-            begin = b"".join(stream.read(4096).split())
-        except (OSError, EOFError):
+            begin = b"".join(stream.read1(4096).split())
+        except (OSError, EOFError, zlib.error):
             return False
     return begin[:1] == b"{" or begin[:2] in (b"[{", b"[]")
 
@@ -154,14 +155,16 @@ def _read_records(path: Path, readers: Sequence[LogReader], collected: _Collecte
         except (ValueError, RecursionError):
             broken += 1
             if broken > 1 and not collected.tallies:
-                break  # no JSON lines
+                break  # a document, or a log that begins with a brace
             continue
         _take(document, readers, collected)
-    if not collected.tallies and path.stat().st_size <= LONGEST_DOCUMENT:
+    if not collected.tallies and path.stat().st_size > LONGEST_DOCUMENT:
+        collected.odds[f"a JSON document longer than {LONGEST_DOCUMENT:,} bytes"] += 1
+    elif not collected.tallies:
         with opened(path) as stream:
             try:
                 _take(json.loads(stream.read(LONGEST_DOCUMENT)), readers, collected)
-            except (ValueError, RecursionError, OSError, EOFError):
+            except (ValueError, RecursionError, OSError, EOFError, zlib.error):
                 return
     elif collected.tallies and broken:
         collected.odds["no whole JSON"] += broken

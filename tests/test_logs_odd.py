@@ -121,6 +121,22 @@ def test_json_that_is_cut_or_wrapped(read: Read) -> None:
     assert read(wrapped.encode()).best.rounds == len(ALL)
 
 
+def test_documents_that_are_cut_anywhere_or_nested(read: Read) -> None:
+    metrics = {"latency": 2.0, "output_throughput": 90.0, "accept_length": 2.0, "num_questions": 4}
+    stats = {"numDraftTokens": 12, "numAcceptedTokens": 5, "numRequestsWithDraftTokens": 4, "acceptanceLength": 2.25}
+    documents = [
+        json.dumps({"gsm8k": [{"num_draft_tokens": 4, "metrics": [metrics]}]}, indent=1),
+        json.dumps([{"iterLatencyMS": 9.0, "specDecodingStats": stats}], indent=1),
+        json.dumps([lines.meta_info(w) for w in WINDOWS[:2]]),
+    ]
+    for document in documents:
+        assert read(document.encode()).best.windows >= 1
+        for end in range(0, len(document), 7):
+            readable(read, document[:end].encode())
+    for deep in ('{"a":' * 50_000, '[{"a":' * 50_000):
+        readable(read, deep.encode())
+
+
 def test_wrong_types_in_records_are_no_requests(read: Read) -> None:
     wrong = [
         {"meta_info": {"spec_verify_ct": value, "completion_tokens": 9, "spec_accept_histogram": [1, "x"]}}
