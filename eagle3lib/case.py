@@ -96,6 +96,7 @@ class ServedSection(Section):
     acceptance_length: float | None = Field(default=None, ge=1)  # as the engine printed it, bonus included
     recorded: Path | None = None  # rounds of a real engine beside their replay, as data/smollm2/served.json
     repairs: Path | None = None  # repairs measured before, as data/smollm2/repair.json
+    logs: tuple[Path, ...] = ()  # what the server said: logs, metrics, replies' metadata, benchmarks' results
 
 
 class Case(Section):
@@ -174,13 +175,21 @@ def _resolve_paths(data: dict, path: Path) -> None:
     ]
     for section, label, field in sections:
         if isinstance(section, dict) and isinstance(section.get(field), str):
-            resolved = (path.parent / Path(section[field]).expanduser()).resolve()
-            if not resolved.exists():
-                hint = "; ./run_all.sh fetches the bundled target" if label == "target" else ""
-                raise InputError(
-                    f"{path} says {label}.{field} = {section[field]!r}, and {resolved} does not exist{hint}."
-                )
-            section[field] = resolved
+            section[field] = _resolved(section[field], f"{label}.{field}", path)
+    served = data.get("served")
+    if isinstance(served, dict) and isinstance(served.get("logs"), list):
+        served["logs"] = [
+            _resolved(log, f"served.logs[{i}]", path) if isinstance(log, str) else log
+            for i, log in enumerate(served["logs"])
+        ]
+
+
+def _resolved(text: str, field: str, path: Path) -> Path:
+    resolved = (path.parent / Path(text).expanduser()).resolve()
+    if not resolved.exists():
+        hint = "; ./run_all.sh fetches the bundled target" if field == "target.path" else ""
+        raise InputError(f"{path} says {field} = {text!r}, and {resolved} does not exist{hint}.")
+    return resolved
 
 
 def _list(value: object) -> list:

@@ -12,7 +12,6 @@ replay does what the server does and the responses are of one kind.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -24,58 +23,12 @@ from eagle3lib.ground import Ground
 from eagle3lib.hypotheses import Hypothesis
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
+from eagle3lib.served_rates import ServedRates
 
 #: Samples of the first look and starts of each; later steps are reached by few of them.
 LOOK_SAMPLES, LOOK_STARTS = 4, 100
 #: How many hypotheses are replayed in full, the nearest of the look.
 REPLAYED = 6
-
-
-@dataclass(frozen=True)
-class ServedRates:
-    """What a server counted, chain and greedy.
-
-    Attributes:
-        survival: share of all rounds whose first k drafts were accepted, k = 1 .. K.
-        rounds: how many rounds it counted.
-    """
-
-    survival: tuple[float, ...]
-    rounds: int
-
-    def __post_init__(self) -> None:
-        falling = all(a >= b for a, b in zip((1.0, *self.survival), (*self.survival, 0.0), strict=True))
-        if not self.survival or not falling or self.rounds < 1:
-            raise ValueError(f"expected survival falling from 1 to 0 over 1 round or more, found {self}")
-
-    @property
-    def length(self) -> float:
-        """Acceptance length, bonus included."""
-        return 1 + sum(self.survival)
-
-    def distance(self, replayed: Sequence[Estimate]) -> float:
-        """D, over the steps that both reached.
-
-        Args:
-            replayed: r_k with its interval.
-        """
-        total, before = 0.0, 1.0
-        for survived, rate in zip(self.survival, replayed, strict=True):
-            if before == 0 or not np.isfinite(rate.value):
-                break
-            # Half an acceptance either way keeps the variance above zero where a server accepted none or all.
-            reached = self.rounds * before
-            smooth = (self.rounds * survived + 0.5) / (reached + 1)
-            error = rate.error if np.isfinite(rate.error) else 0.0
-            total += (survived / before - rate.value) ** 2 / (smooth * (1 - smooth) / (reached + 1) + error**2)
-            before = survived
-        return total
-
-    @property
-    def expected(self) -> float:
-        """The distance that `LEVEL` of right replays stay within: χ²'s quantile. (Wilson and Hilferty 1931)"""
-        steps = len(self.survival)
-        return steps * (1 - 2 / (9 * steps) + NormalDist().inv_cdf(LEVEL) * (2 / (9 * steps)) ** 0.5) ** 3
 
 
 class ServedNumbers:

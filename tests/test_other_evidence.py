@@ -23,7 +23,8 @@ from eagle3lib.findings import Severity
 from eagle3lib.missing_boundary import mixtures
 from eagle3lib.recorded_evidence import RecordedTokens
 from eagle3lib.rollout import rollout
-from eagle3lib.served_evidence import ServedNumbers, ServedRates
+from eagle3lib.served_evidence import ServedNumbers
+from eagle3lib.served_rates import ServedRates
 from eagle3lib.training import (
     RECORDED,
     Teacher,

@@ -8,7 +8,7 @@ from eagle3lib.battery import Change, Outcome
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
 from eagle3lib.findings import Evidence, Finding, Severity, quantity
 from eagle3lib.missing_boundary import Mixture
-from eagle3lib.served_evidence import ServedRates
+from eagle3lib.served_rates import ServedRates
 from eagle3lib.training import Reproduction, Truth, truth_name
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK

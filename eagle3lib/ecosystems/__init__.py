@@ -12,13 +12,14 @@ from eagle3lib.ecosystems._config_ids import LayerIds
 from eagle3lib.ecosystems._form import Form, Seen
 from eagle3lib.ecosystems._glance import Glance
 from eagle3lib.ecosystems._layout import Layout, Origin, StoredSample
+from eagle3lib.ecosystems._logs import LogReader
 from eagle3lib.ecosystems._metrics import Metric
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "FORMS", "LAYOUTS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout", "LayerIds",
-    "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape", "Trainer", "engine", "flat_config",
-    "trainer",
+    "ENGINES", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout",
+    "LayerIds", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape", "Trainer",
+    "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 Kind = TypeVar("Kind", Engine, Form, Trainer)
@@ -37,6 +38,7 @@ ENGINES: dict[str, Engine] = _discover(Engine)
 TRAINERS: dict[str, Trainer] = _discover(Trainer)
 FORMS: dict[str, Form] = _discover(Form)
 METRICS: tuple[Metric, ...] = tuple(metric for m in _modules for metric in getattr(m, "METRICS", ()))
+LOGS: tuple[type[LogReader], ...] = tuple(m.LOGS for m in _modules if hasattr(m, "LOGS"))
 _layouts = [layout for m in _modules for layout in getattr(m, "LAYOUTS", ())]
 LAYOUTS: tuple[Layout, ...] = tuple(sorted(_layouts, key=lambda layout: layout.general))
 
