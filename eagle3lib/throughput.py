@@ -60,6 +60,7 @@ class CostModel:
             apart.
         measured: shapes (steps, topk, nodes) that were measured.
         assumed: what had to be assumed, in words.
+        token_assumed: whether `token_ms` is.
     """
 
     batch: int
@@ -70,6 +71,7 @@ class CostModel:
     rest: Curve | None
     measured: frozenset[tuple[int | None, int | None, int | None]] = frozenset()
     assumed: tuple[str, ...] = ()
+    token_assumed: bool = False
 
     @property
     def separated(self) -> bool:

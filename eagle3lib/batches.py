@@ -1,0 +1,133 @@
+"""How the cost of a round moves with the batch: measured where it was, else carried over by the roofline.
+
+    token(b)    = token(b0) · W(b, 1)                                     W(b, m) = step(b, m) / step(b0, 1)
+    rest(b, m)  = rest(b0, m) + token(b0) · (W(b, m) - W(b0, m))          draft(b, s) = draft(b0, s)
+
+What the roofline explains grows with the batch, the rest of a round, draft and overhead, is taken to stay. Without a
+measured round, rounds are the roofline's alone: verification, and a draft that reads its weights once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from eagle3lib.plans import Lengths, Plan, best, plan_at, plans
+from eagle3lib.roofline import Device, step
+from eagle3lib.speeds import Source, Speed, exact, within
+from eagle3lib.target_shape import TargetCost
+from eagle3lib.throughput import CostModel, Curve, fit
+
+#: Nodes and steps that a roofline's curves are made for.
+WIDEST = 65
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A target on its devices, with the tokens that every sequence has in its cache."""
+
+    target: TargetCost
+    device: Device
+    context: int = 0
+    devices: int = 1
+
+    def ms(self, tokens: int, batch: int) -> float:
+        """The least time of a pass over `tokens` tokens of each sequence."""
+        return step(self.target, self.device, tokens, batch, self.context, self.devices).ms
+
+    def model(self, token_ms: float | None, draft_bytes: float, batch: int) -> CostModel:
+        """Rounds where none was measured, scaled so that decoding takes `token_ms` if that is known.
+
+        Args:
+            draft_bytes: that a step of the draft reads.
+        """
+        scale = token_ms / self.ms(1, batch) if token_ms else 1.0
+        drafting = draft_bytes / (self.device.bandwidth * 1e9) * 1e3 * scale  # a draft runs on one device
+        rest = tuple((m, exact(self.ms(m, batch) * scale)) for m in range(1, WIDEST))
+        draft = tuple((s, exact(s * drafting)) for s in range(WIDEST))
+        rounds = tuple((m, exact(e.value + (m - 1) * drafting)) for m, e in rest)
+        steps = tuple((m, exact(m - 1)) for m, _ in rest)
+        why = "a roofline's rounds, without launches and synchronisation" + (", scaled to decoding" if token_ms else "")
+        alone = exact(token_ms or self.ms(1, batch))
+        return CostModel(
+            batch, alone, Curve(rounds), Curve(steps), Curve(draft), Curve(rest), assumed=(why,),
+            token_assumed=token_ms is None,
+        )  # fmt: skip
+
+    def moved(self, model: CostModel, batch: int) -> CostModel:
+        """A measured model at another batch size; the same at its own.
+
+        Raises:
+            ValueError: if it does not know a step without speculation.
+        """
+        if batch == model.batch:
+            return model
+        if model.token_ms is None:
+            raise ValueError("a model is moved by its step without speculation, which this one does not know")
+        token, one = model.token_ms.value, self.ms(1, model.batch)
+
+        def more(nodes: int) -> float:
+            return token * (self.ms(nodes, batch) - self.ms(nodes, model.batch)) / one
+
+        def grown(curve: Curve) -> Curve:
+            return Curve(tuple((m, within(e.value + more(m), (e.high - e.low) / 2, e.count)) for m, e in curve.known))
+
+        scale = self.ms(1, batch) / one
+        alone = within(token * scale, (model.token_ms.high - model.token_ms.low) / 2 * scale, model.token_ms.count)
+        return replace(
+            model, batch=batch, token_ms=alone, rounds=grown(model.rounds),
+            rest=grown(model.rest) if model.separated else None, measured=frozenset(), token_assumed=True,
+            assumed=(*model.assumed, "verification grows with the batch as the roofline does, the rest stays"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AtBatch:
+    """The fastest chain at one batch size, and what speculation gains there over serving without."""
+
+    batch: int
+    best: Plan
+    off: Plan
+    chain: Plan | None
+    source: Source
+
+    @property
+    def gain(self) -> float:
+        """Of the fastest plan; 0 where it is to switch speculation off."""
+        return self.best.speed.value / self.off.speed.value - 1
+
+    def row(self) -> dict:
+        """One row of a table."""
+        row = {"batch": self.batch, "off tokens/s": self.off.speed.value, "best": self.best.shape.label}
+        row |= {"best tokens/s": self.best.speed.value, "gain": self.gain}
+        if self.chain is not None:
+            row[f"{self.chain.shape.label} over off"] = self.chain.speed.value / self.off.speed.value
+        return {**row, "source": str(self.source)}
+
+
+def by_batch(models: Iterable[CostModel], lengths: Lengths, steps: int) -> list[AtBatch]:
+    """The answer at every batch size that has a model with a step without speculation."""
+    found = []
+    for model in models:
+        here = plans(model, lengths)
+        off, fastest = plan_at(here, 0), best(here)
+        if off is not None and len(here) > 1:
+            chain = plan_at(here, steps)
+            source = chain.source if chain else fastest.source
+            found.append(AtBatch(model.batch, fastest, off, chain, source))
+    return found
+
+
+def measured_models(speeds: Sequence[Speed]) -> list[CostModel]:
+    """One model a batch size at which something was measured."""
+    return [fit(speeds, batch) for batch in sorted({s.batch for s in speeds})]
+
+
+def switches_off(found: Sequence[AtBatch]) -> int | None:
+    """The smallest batch size from which on speculation gains nothing; None where it still does at the largest."""
+    off = None
+    for at in reversed(found):
+        if at.gain > 0:
+            break
+        off = at.batch
+    return off
