@@ -35,23 +35,31 @@ class Roofline:
         """The least time of a pass over `tokens` tokens of each sequence."""
         return step(self.target, self.device, tokens, batch, self.context, self.devices).ms
 
-    def model(self, token_ms: float | None, draft_bytes: float, batch: int) -> CostModel:
-        """Rounds where none was measured, scaled so that decoding takes `token_ms` if that is known.
+    def model(self, token_ms: float | None, draft_bytes: float, batch: int, known: Speed | None = None) -> CostModel:
+        """Rounds where too few were measured.
 
         Args:
+            token_ms: a step without speculation, to which the roofline is scaled; None where it was not measured.
             draft_bytes: that a step of the draft reads.
+            known: one measured round: what the roofline leaves of it is added to every round.
         """
         scale = token_ms / self.ms(1, batch) if token_ms else 1.0
         drafting = draft_bytes / (self.device.bandwidth * 1e9) * 1e3 * scale  # a draft runs on one device
-        rest = tuple((m, exact(self.ms(m, batch) * scale)) for m in range(1, WIDEST))
+        verifying = {m: self.ms(m, batch) * scale for m in range(1, WIDEST)}
+        left, why = 0.0, "a roofline's rounds" + (", scaled to decoding" if token_ms else "")
+        if known is not None and known.nodes in verifying:
+            steps = known.steps if known.steps is not None else known.nodes - 1
+            left = known.round_ms.value - verifying[known.nodes] - steps * drafting
+            why += f", and {left:.1f} ms that it leaves of the measured round"
+        else:
+            why += ", without launches and synchronisation"
+        rest = tuple((m, exact(ms + left)) for m, ms in verifying.items())
         draft = tuple((s, exact(s * drafting)) for s in range(WIDEST))
         rounds = tuple((m, exact(e.value + (m - 1) * drafting)) for m, e in rest)
-        steps = tuple((m, exact(m - 1)) for m, _ in rest)
-        why = "a roofline's rounds, without launches and synchronisation" + (", scaled to decoding" if token_ms else "")
-        alone = exact(token_ms or self.ms(1, batch))
+        usual = tuple((m, exact(m - 1)) for m, _ in rest)
         return CostModel(
-            batch, alone, Curve(rounds), Curve(steps), Curve(draft), Curve(rest), assumed=(why,),
-            token_assumed=token_ms is None,
+            batch, exact(token_ms or self.ms(1, batch)), Curve(rounds), Curve(usual), Curve(draft), Curve(rest),
+            assumed=(why,), token_assumed=token_ms is None,
         )  # fmt: skip
 
     def moved(self, model: CostModel, batch: int) -> CostModel:

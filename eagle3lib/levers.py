@@ -120,18 +120,31 @@ def levers(
     return found
 
 
-def head_share(draft: Checkpoint) -> float | None:
-    """Of the weights that a draft step reads, the head's; None where the header does not tell its size.
+def step_weights(draft: Checkpoint) -> int | None:
+    """Weights that a draft step reads: the layers' and the head's. None where the header does not tell the head's.
 
     The embedding gives one row, `fc` is read in the first step only.
     """
-    sizes = {name: info.shape for name, info in draft.tensors.items() if len(info.shape) == 2}
-    hidden = draft.config.get("hidden_size")
-    head = sizes.pop("lm_head.weight", None) or (draft.config.get("draft_vocab_size"), hidden)
-    if None in head:
-        return None
-    layers = sum(rows * columns for name, (rows, columns) in sizes.items() if name.startswith("layers."))
-    return head[0] * head[1] / (layers + head[0] * head[1]) if layers else None
+    head = _head_weights(draft)
+    layers = sum(
+        info.shape[0] * info.shape[1]
+        for name, info in draft.tensors.items()
+        if name.startswith("layers.") and len(info.shape) == 2
+    )
+    return layers + head if head else None
+
+
+def head_share(draft: Checkpoint) -> float | None:
+    """Of the weights that a draft step reads, the head's; None as `step_weights`."""
+    weights = step_weights(draft)
+    return _head_weights(draft) / weights if weights else None
+
+
+def _head_weights(draft: Checkpoint) -> int | None:
+    if (own := draft.tensors.get("lm_head.weight")) is not None:
+        return own.shape[0] * own.shape[1]
+    borrowed = (draft.config.get("draft_vocab_size"), draft.config.get("hidden_size"))
+    return None if None in borrowed else borrowed[0] * borrowed[1]
 
 
 def _changed(curve: Curve, by: Callable[[int, float], float]) -> Curve:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.case import CostPoint, CostSection
+from eagle3lib.roofline import DEVICES, widening
 from eagle3lib.speeds import Quantity, Source, Speed, beyond_reading, break_even, exact, measured_speeds
+from eagle3lib.target_shape import target_cost
 from eagle3lib.throughput import fit
 
 BASELINE, AFTER_THE_FIX = 90.0, 54.8
@@ -130,3 +132,16 @@ def readings(steps: int = 3) -> list[dict]:
             }
         )
     return rows
+
+
+def widenings() -> dict[str, dict[int, float]]:
+    """Decoding steps that a verification costs at batch 1, by nodes: a dense target, and this one by its experts.
+
+    The ratio hardly depends on the device while both read for longer than they multiply.
+    """
+    targets = {
+        "dense, Llama-3.1-8B": target_cost(LLAMA, "Llama-3.1-8B"),
+        "sparse, Kimi-K2.5": target_cost(KIMI, "Kimi-K2.5"),
+    }
+    nodes = (1, 2, 4, 8, 16)
+    return {name: {m: widening(target, DEVICES["H200"], m) for m in nodes} for name, target in targets.items()}

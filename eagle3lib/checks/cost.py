@@ -99,13 +99,12 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
     root = model.round_ms(0)
     fixed = root.value.value - token.value if root else 0.0
     if root and fixed > (took.value - token.value) / 2:
-        tokens = root.value.value / token.value
         evidence |= {"root_alone_ms": root.value.numbers, "root_alone_source": str(root.source)}
         return Finding(
             "cost.fixed_cost",
             FAULT,
-            f"The fixed cost of a round, {root.value.value:.1f} ms, is {tokens:.2f} tokens' time; at"
-            f" K = {served.shape.steps} a round costs {needed.value:.2f} and yields {length.value:.2f}",
+            f"The fixed cost of a round is too high, {root.value.value:.1f} of its {took.value:.1f} ms: at"
+            f" K = {served.shape.steps} it costs {needed.value:.2f} tokens' time and yields {length.value:.2f}",
             f"Most of what a round costs beyond a token's {token.value:.1f} ms is spent before anything is drafted: a"
             " draft that runs without graphs, synchronisation, or a verification that is not served by the decoding"
             " kernel. No draft of this length earns it.",
