@@ -10,7 +10,7 @@ import numpy as np
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.dialects import Checkpoint
 from eagle3lib.plans import Lengths, Plan, best, plans
-from eagle3lib.speeds import within
+from eagle3lib.speeds import half, within
 from eagle3lib.throughput import CostModel, Curve
 
 #: How much is added to each conditional rate of a better draft.
@@ -105,8 +105,8 @@ def levers(
         what = "verified node" if model.separated else "node, drafted and verified,"
         cheaper = rescaled(model, _same, lambda n, ms: root.value + (ms - root.value) / 2)
         add(f"each further {what} at half its price", cheaper, chains, "the root alone taking as long")
-        if model.token_ms is not None and root.value > model.token_ms.value:
-            extra = root.value - model.token_ms.value
+        extra = root.value - model.token_ms.value if model.token_ms is not None else 0.0
+        if model.token_ms is not None and extra > np.hypot(half(root), half(model.token_ms)):
             bare = rescaled(model, _same, lambda n, ms: ms - extra)
             add(f"no fixed {extra:.1f} ms beyond a token's", bare, chains, "nodes and steps costing as much")
     if model.separated:

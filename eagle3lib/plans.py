@@ -56,7 +56,7 @@ class Plan:
         return {
             "shape": self.shape.label, "steps": self.shape.steps, "topk": self.shape.topk,
             "draft tokens": self.shape.nodes, "AL": self.length.value, "ms a round": self.round_ms.value,
-            "round's source": str(self.source), "break-even AL": needed, "tokens/s": self.speed.value,
+            "source": str(self.source), "break-even": needed, "tokens/s": self.speed.value,
             "low": self.speed.low if told else None, "high": self.speed.high if told else None,
         }  # fmt: skip
 
@@ -116,6 +116,27 @@ def told_apart(first: Plan, second: Plan) -> bool:
     if not (first.speed.has_interval and second.speed.has_interval):
         return False
     return first.speed.low > second.speed.high or second.speed.low > first.speed.high
+
+
+def against_break_even(found: Sequence[Plan], token_ms: Estimate) -> str:
+    """Which chains yield more than they cost, which less, and of which the intervals cannot tell, in words."""
+    above, below, unclear = [], [], []
+    for plan in found:
+        if plan.shape.topk == 1 and plan.shape.steps:
+            needed = break_even(plan.round_ms, token_ms)
+            if plan.length.has_interval and plan.length.low > needed.high:
+                above.append(plan.shape.label)
+            elif plan.length.has_interval and plan.length.high < needed.low:
+                below.append(plan.shape.label)
+            else:
+                unclear.append(plan.shape.label)
+    parts = (("above break-even", above), ("below break-even", below), ("cannot be told", unclear))
+    return "; ".join(f"{words} at {_range(labels)}" for words, labels in parts if labels)
+
+
+def _range(labels: Sequence[str]) -> str:
+    """K = 1, or K = 3 to K = 8 where more than two follow each other."""
+    return ", ".join(labels) if len(labels) < 3 else f"{labels[0]} to {labels[-1]}"
 
 
 def plan_at(found: Sequence[Plan], steps: int) -> Plan | None:

@@ -85,8 +85,8 @@ class ServingCost:
             {
                 "shape": s.label, "batch": s.batch, "tokens/s": s.tokens_per_second, "AL": s.length.value,
                 "ms a round": s.round_ms.value, **_interval(s),
-                "of it drafting": s.draft_ms.value if s.draft_ms else None,
-                "break-even AL": break_even(s.round_ms, alone[s.batch]).value if s.batch in alone else None,
+                "drafting": s.draft_ms.value if s.draft_ms else None,
+                "break-even": break_even(s.round_ms, alone[s.batch]).value if s.batch in alone else None,
                 "source": str(Source.MEASURED),
             }
             for s in self.speeds

@@ -83,7 +83,7 @@ class Speed:
         if self.steps == 0:
             return "no draft"
         if self.topk == 1 and self.steps is not None:
-            return f"chain K = {self.steps}"
+            return f"K = {self.steps}"
         told = {"steps": self.steps, "topk": self.topk, "draft tokens": self.nodes}
         return ", ".join(f"{name} {value}" for name, value in told.items() if value is not None) or "shape unknown"
 

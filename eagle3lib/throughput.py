@@ -99,9 +99,8 @@ class CostModel:
         other steps than the measured rounds' of as many nodes lies between the time with d = 0 and that with v = 0.
         """
         along, usual = self.rounds.at(nodes), self.steps.at(nodes)
-        if along is not None and abs(steps - usual.value) < 1e-9:
-            return along
-        if self.separated:
+        measured = any((steps, nodes) == (known, width) for known, _, width in self.measured)
+        if self.separated and not measured:
             drafted, rest = self.draft.at(steps), self.rest.at(nodes)
             if drafted is None or rest is None:
                 return None
@@ -192,9 +191,9 @@ def left_out(speeds: Sequence[Speed]) -> list[dict]:
                 {
                     "left out": left.label,
                     "fitted on": ", ".join(s.label for s in others if s.steps != 0),
-                    "measured ms a round": left.round_ms.value,
-                    "predicted ms a round": found.value.value,
-                    "measured tokens/s": left.tokens_per_second,
+                    "ms a round": left.round_ms.value,
+                    "predicted ms": found.value.value,
+                    "tokens/s": left.tokens_per_second,
                     "predicted tokens/s": predicted,
                     "error": predicted / left.tokens_per_second - 1,
                 }

@@ -121,14 +121,14 @@ def readings(steps: int = 3) -> list[dict]:
         needed = break_even(chain, model.token_ms)
         rows.append(
             {
-                "16 draft tokens read as": f"a chain, num_steps {told}" if topk == 1 else f"topk {topk}, steps {told}",
+                "16 read as": f"chain, steps {told}" if topk == 1 else f"topk {topk}, steps {told}",
                 "AL at most": told + 1,
-                "ms a draft step, at most": apart / (told - 1),
-                "ms a node, at most": model.rounds.slope.value,
-                f"ms of a K = {steps} round, from": chain.low,
-                "to": chain.high,
-                "its break-even AL, from": needed.low,
-                "up to": needed.high,
+                "ms a step": apart / (told - 1),
+                "ms a node": model.rounds.slope.value,
+                "ms from": chain.low,
+                "ms to": chain.high,
+                "break-even from": needed.low,
+                "break-even to": needed.high,
             }
         )
     return rows
@@ -140,8 +140,8 @@ def widenings() -> dict[str, dict[int, float]]:
     The ratio hardly depends on the device while both read for longer than they multiply.
     """
     targets = {
-        "dense, Llama-3.1-8B": target_cost(LLAMA, "Llama-3.1-8B"),
-        "sparse, Kimi-K2.5": target_cost(KIMI, "Kimi-K2.5"),
+        "Llama-3.1-8B (dense)": target_cost(LLAMA, "Llama-3.1-8B"),
+        "Kimi-K2.5 (sparse)": target_cost(KIMI, "Kimi-K2.5"),
     }
     nodes = (1, 2, 4, 8, 16)
     return {name: {m: widening(target, DEVICES["H200"], m) for m in nodes} for name, target in targets.items()}
