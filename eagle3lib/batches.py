@@ -46,10 +46,12 @@ class Roofline:
         scale = token_ms / self.ms(1, batch) if token_ms else 1.0
         drafting = draft_bytes / (self.device.bandwidth * 1e9) * 1e3 * scale  # a draft runs on one device
         verifying = {m: self.ms(m, batch) * scale for m in range(1, WIDEST)}
+        measured: frozenset = frozenset()
         left, why = 0.0, "a roofline's rounds" + (", scaled to decoding" if token_ms else "")
         if known is not None and known.nodes in verifying:
             steps = known.steps if known.steps is not None else known.nodes - 1
             left = known.round_ms.value - verifying[known.nodes] - steps * drafting
+            measured = frozenset({(steps, known.topk or 1, known.nodes)})
             why += f", and {left:.1f} ms that it leaves of the measured round"
         else:
             why += ", without launches and synchronisation"
@@ -59,7 +61,7 @@ class Roofline:
         usual = tuple((m, exact(m - 1)) for m, _ in rest)
         return CostModel(
             batch, exact(token_ms or self.ms(1, batch)), Curve(rounds), Curve(usual), Curve(draft), Curve(rest),
-            assumed=(why,), token_assumed=token_ms is None,
+            measured, (why,), token_ms is None,
         )  # fmt: skip
 
     def moved(self, model: CostModel, batch: int) -> CostModel:

@@ -99,16 +99,22 @@ class CostModel:
         other steps than the measured rounds' of as many nodes lies between the time with d = 0 and that with v = 0.
         """
         along, usual = self.rounds.at(nodes), self.steps.at(nodes)
-        measured = any((steps, nodes) == (known, width) for known, _, width in self.measured)
-        if self.separated and not measured:
+        if any((steps, nodes) == (known, width) for known, _, width in self.measured):
+            return along
+        if self.separated:
             drafted, rest = self.draft.at(steps), self.rest.at(nodes)
             if drafted is None or rest is None:
                 return None
             return within(drafted.value + rest.value, np.hypot(half(drafted), half(rest)), rest.count)
-        if along is None or self.rounds.slope is None:
+        if along is None:
+            return None
+        other, slope = steps - usual.value, self.rounds.slope
+        if abs(other) < 1e-9:
+            return along
+        if slope is None:
             return None
         more = self.steps.slope.value
-        most = (steps - usual.value) * max(self.rounds.slope.value, 0) / more if more else 0.0
+        most = other * max(slope.value, 0) / more if more else 0.0
         low, high = sorted((0.0, most))
         off = half(along)
         return Estimate(along.value + (low + high) / 2, along.value + low - off, along.value + high + off, along.count)

@@ -32,6 +32,8 @@ def check_cost(
     served = plan_at(found, steps)
     if served is None:
         return [_no_round(steps, model)]
+    if not model.measured:
+        return [_only_assumed(model, served)]
     return [
         _pays(model, served, found, wiring, changes),
         *_length(found, served),
@@ -59,6 +61,20 @@ def _no_round(steps: int, model: CostModel) -> Finding:
         "Serve at two draft lengths and state each as [[cost.points]]: steps, topk, draft_tokens, tokens_per_second"
         " and acceptance_length.",
         {"steps": steps, "draft_tokens_measured": known},
+    )
+
+
+def _only_assumed(model: CostModel, served: Plan) -> Finding:
+    needed = break_even(served.round_ms, model.token_ms)
+    return Finding(
+        "cost.only_assumed",
+        NOTE,
+        f"Cannot tell whether speculation pays at K = {served.shape.steps}: no round was measured, and by a roofline it"
+        f" costs {needed.value:.2f} tokens' time and yields {served.length.value:.2f}",
+        "A roofline is the least that reading and multiplying take: launches, synchronisation and slower kernels come"
+        " on top, and most often decide.",
+        "Serve without a draft and at this draft length, and state both speeds.",
+        {"steps": served.shape.steps, "break_even": needed.numbers, "assumed": list(model.assumed)},
     )
 
 
