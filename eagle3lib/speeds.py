@@ -6,6 +6,7 @@ break-even AL     = round time / time of a token without speculation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -154,6 +155,18 @@ def beyond_reading(found: Speed, token_ms: Estimate) -> float:
     Verifying m tokens reads at most m times what one token reads, all experts of a sparse target included.
     """
     return max(found.round_ms.value - found.nodes * token_ms.value, 0.0)
+
+
+def profiled(speeds: Sequence[Speed]) -> list[Quantity]:
+    """Verification and overhead of each round whose profile states both draft and verify milliseconds."""
+    found = []
+    for s in speeds:
+        if s.draft_ms is not None and s.verify_ms is not None:
+            left = s.round_ms.value - s.draft_ms.value - s.verify_ms.value
+            found.append(Quantity(f"verification at {s.label}", s.verify_ms, "ms", Source.MEASURED, "profiled"))
+            why = "round less draft less verification"
+            found.append(Quantity(f"overhead at {s.label}", exact(left), "ms", Source.MEASURED, why))
+    return found
 
 
 def half(e: Estimate) -> float:

@@ -150,6 +150,10 @@ def fit(speeds: Iterable[Speed], batch: int = 1) -> CostModel:
     return CostModel(batch, alone, whole, steps, draft, rest, measured, tuple(assumed))
 
 
+#: A quantity's name: the fixed cost of a round.
+BEYOND = "of it beyond a token"
+
+
 def quantities(model: CostModel) -> list[Quantity]:
     """What the model knows, each with its source: token, root alone, and what one more of each adds."""
     found, line = [], Source.ASSUMED if model.assumed else Source.FITTED
@@ -157,21 +161,21 @@ def quantities(model: CostModel) -> list[Quantity]:
         source = Source.ASSUMED if model.token_assumed else Source.MEASURED
         found.append(Quantity("a token without speculation", model.token_ms, "ms", source))
     if model.separated:
-        parts = (("a draft step", model.draft), ("a verified node", model.rest))
+        parts = (("a draft step", model.draft, "steps"), ("a verified node", model.rest, "nodes"))
     else:
-        parts = (("a node, drafted and verified: not separable", model.rounds),)
-    for name, curve in parts:
+        parts = (("a node, drafted and verified: not separable", model.rounds, "nodes"),)
+    for name, curve, counted in parts:
         if curve.slope is not None:
-            first, last = curve.known[0][0], curve.known[-1][0]
-            found.append(Quantity(name, curve.slope, "ms", line, _why(model, f"from {first} to {last}")))
+            ends = f"on average from {curve.known[0][0]} to {curve.known[-1][0]} {counted}"
+            found.append(Quantity(name, curve.slope, "ms", line, _why(model, ends)))
     root = model.round_ms(0)
     if root is not None:
-        why = _why(model, "the two nearest rounds, carried on to the root alone")
+        why = _why(model, "the line through the two nearest rounds")
         found.append(Quantity("a round with the root alone", root.value, "ms", root.source, why))
         if model.token_ms is not None:
             off = np.hypot(half(root.value), half(model.token_ms))
             extra = within(root.value.value - model.token_ms.value, off, root.value.count)
-            found.append(Quantity("of it beyond a token", extra, "ms", root.source, "the round's fixed cost"))
+            found.append(Quantity(BEYOND, extra, "ms", root.source, "the round's fixed cost"))
     return found
 
 

@@ -270,7 +270,7 @@ def run(case_text: str, out, earlier: dict | None) -> dict:
         (out / "results").mkdir()
         numbers = {"numbers": earlier, "case": {"name": "cost"}}
         (out / "results" / "05_acceptance_length.json").write_text(json.dumps(numbers))
-    run_cells("06_serving_cost", case, out)
+    run_cells("06_serving_cost", case, out, interactive=True)
     plt.close("all")
     return json.loads((out / "results" / "06_serving_cost.json").read_text())
 

@@ -7,12 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from eagle3lib.case import CostSection
 from eagle3lib.errors import InputError
 from eagle3lib.roofline import DEVICES, Device, device_of, distinct_experts, step, widening
 from eagle3lib.target_shape import read_target_cost, target_cost
+
+transformers = pytest.importorskip("transformers", reason="the reference implementation is not installed")
 
 SIZES = dict(hidden_size=64, num_hidden_layers=4, vocab_size=320, intermediate_size=96, num_attention_heads=4)
 LATENT = dict(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)

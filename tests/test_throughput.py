@@ -14,8 +14,8 @@ from eagle3lib.case import CostPoint, CostSection, load_case
 from eagle3lib.case_text import case_text
 from eagle3lib.errors import InputError
 from eagle3lib.recorded_speeds import read_recorded_speeds
-from eagle3lib.speeds import Source, break_even, exact, from_point, measured_speeds, round_ms, speed
-from eagle3lib.throughput import fit, left_out, quantities
+from eagle3lib.speeds import Source, break_even, exact, from_point, measured_speeds, profiled, round_ms, speed
+from eagle3lib.throughput import BEYOND, fit, left_out, quantities
 from eagle3lib.worked_example import READINGS, readings, story
 
 SPEEDS = CASE.parent / "speeds.json"
@@ -112,7 +112,7 @@ def test_a_line_is_found_again():
     assert sums["a node, drafted and verified: not separable"] == pytest.approx(3)
     parts = {q.name: q.value.value for q in quantities(parted)}
     assert (parts["a draft step"], parts["a verified node"]) == pytest.approx((2, 1))
-    assert parts["of it beyond a token"] == pytest.approx(6 - 10)
+    assert parts[BEYOND] == pytest.approx(6 - 10)
     # A tree of 3 steps and 8 nodes: known in its parts, else between all of the slope in nodes and all in steps.
     assert parted.round_ms(3, 4, 8).value.value == pytest.approx(5 + 6 + 8)
     tree = whole.round_ms(3, 4, 8)
@@ -143,6 +143,16 @@ def test_one_profiled_round_and_the_baseline_are_enough_with_an_assumption():
     assert unprofiled.round_ms(6) is None
     assert unprofiled.round_ms(3).value.value == pytest.approx(15)
     assert unprofiled.round_ms(0) is None
+
+
+def test_a_profile_tells_the_overhead():
+    """2 tokens at 100 a second are 20 ms: 4 drafting, 11 verifying, 5 neither."""
+    point = CostPoint(tokens_per_second=100, acceptance_length=2, steps=3, topk=1, draft_ms=4, verify_ms=11)
+    rows = [q.row() for q in profiled([from_point(point)])]
+    assert [(row["quantity"], row["value"]) for row in rows] == [
+        ("verification at K = 3", 11), ("overhead at K = 3", pytest.approx(5)),
+    ]  # fmt: skip
+    assert profiled([from_point(point.model_copy(update={"verify_ms": None}))]) == []
 
 
 def test_a_shape_without_its_steps_is_read_as_a_chain_and_said():

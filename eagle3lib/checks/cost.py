@@ -120,7 +120,8 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
             "cost.fixed_cost",
             FAULT,
             f"The fixed cost of a round is too high, {root.value.value:.1f} of its {took.value:.1f} ms: at"
-            f" K = {served.shape.steps} it costs {needed.value:.2f} tokens' time and yields {length.value:.2f}",
+            f" K = {served.shape.steps} it costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
+            f" {wiring}",
             f"Most of what a round costs beyond a token's {token.value:.1f} ms is spent before anything is drafted: a"
             " draft that runs without graphs, synchronisation, or a verification that is not served by the decoding"
             " kernel. No draft of this length earns it.",
@@ -130,7 +131,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
     return Finding(
         "cost.does_not_pay",
         FAULT,
-        f"At K = {served.shape.steps} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f}",
+        f"At K = {served.shape.steps} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as {wiring}",
         f"{served.speed.value:.1f} tokens/s with the draft, {evidence['without_speculation'][0]:.1f} without. What a"
         " round costs beyond a token is what its nodes cost, drafted and verified.",
         remedy,
