@@ -1,9 +1,11 @@
 """How the cost of a round moves with the batch: measured where it was, else carried over by the roofline.
 
-    token(b)    = token(b0) · W(b, 1)                                     W(b, m) = step(b, m) / step(b0, 1)
-    rest(b, m)  = rest(b0, m) + token(b0) · (W(b, m) - W(b0, m))          draft(b, s) = draft(b0, s)
+    token(b)    = token(b0) + c (step(b, 1) - step(b0, 1))
+    rest(b, m)  = rest(b0, m) + c (step(b, m) - step(b0, m))              draft(b, s) = draft(b0, s)
+    c           = token(b0) / step(b0, 1), 2 at most
 
-What the roofline explains grows with the batch, the rest of a round, draft and overhead, is taken to stay. Without a
+What the roofline explains grows with the batch, the rest of a round, draft and overhead, is taken to stay. Kernels
+reach half of a roofline or more, so what a token takes beyond twice its roofline is taken for overhead too. Without a
 measured round, rounds are the roofline's alone: verification, and a draft that reads its weights once a step.
 """
 
@@ -20,6 +22,8 @@ from eagle3lib.throughput import CostModel, Curve, fit
 
 #: Nodes and steps that a roofline's curves are made for.
 WIDEST = 65
+#: How many times its roofline a kernel takes at most.
+SLOWEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,14 @@ class Roofline:
         """Rounds where too few were measured.
 
         Args:
-            token_ms: a step without speculation, to which the roofline is scaled; None where it was not measured.
+            token_ms: a step without speculation, which the roofline is made to give; None where it was not measured.
             draft_bytes: that a step of the draft reads.
             known: one measured round: what the roofline leaves of it is added to every round.
         """
-        scale = token_ms / self.ms(1, batch) if token_ms else 1.0
+        scale = self._slowness(token_ms, batch) if token_ms else 1.0
+        beyond = token_ms - scale * self.ms(1, batch) if token_ms else 0.0
         drafting = draft_bytes / (self.device.bandwidth * 1e9) * 1e3 * scale  # a draft runs on one device
-        verifying = {m: self.ms(m, batch) * scale for m in range(1, WIDEST)}
+        verifying = {m: beyond + self.ms(m, batch) * scale for m in range(1, WIDEST)}
         measured: frozenset = frozenset()
         left, why = 0.0, "a roofline's rounds" + (", scaled to decoding" if token_ms else "")
         if known is not None and known.nodes in verifying:
@@ -74,21 +79,25 @@ class Roofline:
             return model
         if model.token_ms is None:
             raise ValueError("a model is moved by its step without speculation, which this one does not know")
-        token, one = model.token_ms.value, self.ms(1, model.batch)
+        scale = self._slowness(model.token_ms.value, model.batch)
 
         def more(nodes: int) -> float:
-            return token * (self.ms(nodes, batch) - self.ms(nodes, model.batch)) / one
+            return scale * (self.ms(nodes, batch) - self.ms(nodes, model.batch))
 
         def grown(curve: Curve) -> Curve:
             return Curve(tuple((m, within(e.value + more(m), (e.high - e.low) / 2, e.count)) for m, e in curve.known))
 
-        scale = self.ms(1, batch) / one
-        alone = within(token * scale, (model.token_ms.high - model.token_ms.low) / 2 * scale, model.token_ms.count)
+        token = model.token_ms
+        alone = within(token.value + more(1), (token.high - token.low) / 2, token.count)
         return replace(
             model, batch=batch, token_ms=alone, rounds=grown(model.rounds),
             rest=grown(model.rest) if model.separated else None, measured=frozenset(), token_assumed=True,
             assumed=(*model.assumed, "verification grows with the batch as the roofline does, the rest stays"),
         )  # fmt: skip
+
+    def _slowness(self, token_ms: float, batch: int) -> float:
+        """c: how many times the roofline the part of a step takes that grows with it."""
+        return min(token_ms / self.ms(1, batch), SLOWEST)
 
 
 @dataclass(frozen=True)
@@ -133,11 +142,10 @@ def measured_models(speeds: Sequence[Speed]) -> list[CostModel]:
     return [fit(speeds, batch) for batch in sorted({s.batch for s in speeds})]
 
 
-def switches_off(found: Sequence[AtBatch]) -> int | None:
-    """The smallest batch size from which on speculation gains nothing; None where it still does at the largest."""
-    off = None
-    for at in reversed(found):
-        if at.gain > 0:
-            break
-        off = at.batch
-    return off
+def gaining(found: Sequence[AtBatch]) -> str:
+    """At which batch sizes speculation is faster than none, in words."""
+    gains = [str(at.batch) for at in found if at.gain > 0]
+    rest = [str(at.batch) for at in found if not at.gain > 0]
+    if not gains:
+        return f"Speculation gains nothing at batch {', '.join(rest)}: switch it off"
+    return f"Speculation gains at batch {', '.join(gains)}" + (f", nothing at {', '.join(rest)}" if rest else "")

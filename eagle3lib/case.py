@@ -107,7 +107,7 @@ class CostPoint(Section):
     topk: int | None = Field(default=None, ge=1)
     draft_tokens: int | None = Field(default=None, ge=1)  # verified nodes, the root included
     tokens_per_second: Positive  # of all sequences together
-    acceptance_length: float = Field(default=1.0, ge=1, allow_inf_nan=False)  # bonus included
+    acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)  # bonus included; with a draft
     batch: int = Field(default=1, ge=1)  # sequences served at once
     draft_ms: Positive | None = None  # of one profiled round
     verify_ms: Positive | None = None

@@ -109,7 +109,18 @@ def speed(length: Estimate, round_ms: Estimate, batch: int = 1) -> Estimate:
 
 
 def from_point(point: CostPoint) -> Speed:
-    """A speed as a case states it; topk 1 makes the verified nodes steps + 1, as engines do."""
+    """A speed as a case states it; topk 1 makes the verified nodes steps + 1, as engines do.
+
+    Raises:
+        InputError: if it has no acceptance length, or one without a draft, or a profile longer than its round.
+    """
+    if (point.acceptance_length is None) != (point.steps == 0):
+        found = "none" if point.acceptance_length is None else f"{point.acceptance_length} at steps = 0"
+        raise InputError(
+            f"[[cost.points]] of {point.tokens_per_second} tokens/s: expected acceptance_length, bonus token included,"
+            f" wherever a draft was served and only there, found {found}."
+        )
+    length = point.acceptance_length or 1.0
     steps, topk, nodes = point.steps, point.topk, point.draft_tokens
     if steps == 0:
         topk, nodes = 1, 1
@@ -118,21 +129,21 @@ def from_point(point: CostPoint) -> Speed:
     elif topk == 1 and nodes is not None:
         steps = nodes - 1
     profiled = {name: exact(value) for name in ("draft_ms", "verify_ms") if (value := getattr(point, name))}
-    took = round_ms(point.tokens_per_second, point.acceptance_length, point.batch)
+    took = round_ms(point.tokens_per_second, length, point.batch)
     if sum(e.value for e in profiled.values()) > took * 1.02:
         raise InputError(
-            f"[[cost.points]] of {point.tokens_per_second} tokens/s at {point.acceptance_length} tokens a round takes"
+            f"[[cost.points]] of {point.tokens_per_second} tokens/s at {length} tokens a round takes"
             f" {took:.1f} ms a round, and its draft_ms and verify_ms are {sum(e.value for e in profiled.values()):.1f};"
             " state those of one round of all sequences, and the speed of all sequences together."
         )
-    return Speed(steps, topk, nodes, point.batch, exact(point.acceptance_length), exact(took), **profiled)
+    return Speed(steps, topk, nodes, point.batch, exact(length), exact(took), **profiled)
 
 
 def measured_speeds(section: CostSection, recording: RecordedSpeeds | None) -> list[Speed]:
     """Every speed that a case states or its recording holds, without a draft first.
 
     Raises:
-        InputError: if a profiled round is longer than its speed allows, or a speed without a draft is stated twice.
+        InputError: as `from_point`, or if a speed without a draft is stated twice.
     """
     found = [from_point(point) for point in section.points]
     if section.baseline is not None:
@@ -167,6 +178,11 @@ def profiled(speeds: Sequence[Speed]) -> list[Quantity]:
             why = "round less draft less verification"
             found.append(Quantity(f"overhead at {s.label}", exact(left), "ms", Source.MEASURED, why))
     return found
+
+
+def shown(e: Estimate, spec: str = ".1f") -> str:
+    """The value, and its interval where there is one with a width."""
+    return f"{e:{spec}}" if e.low < e.high else f"{e.value:{spec}}"
 
 
 def half(e: Estimate) -> float:

@@ -11,7 +11,7 @@ import pytest
 from bundled import CASE
 from cells import run_cells
 
-from eagle3lib.batches import Roofline, by_batch
+from eagle3lib.batches import Roofline, by_batch, gaining
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.case import Case, CostPoint, CostSection, load_case
 from eagle3lib.checks.cost import check_cost
@@ -73,6 +73,7 @@ def test_a_fixed_cost_is_named():
     assert fault.evidence["round_ms"][0] == pytest.approx(26 + 1.2 + 2)
     assert fault.remedy.startswith("Switch speculation off: 100.0 tokens/s.")
     assert "no fixed 16.5 ms beyond a token's" in fault.remedy
+    assert not {"cost.too_long", "cost.too_short"} & set(found_by(model_of(26, 0.4, 0.5)))  # off is better than any
 
 
 def test_dear_nodes_are_named():
@@ -158,6 +159,22 @@ def test_a_measured_model_moves_with_the_batch_as_the_roofline_does():
     at = by_batch([roofline.moved(model, b) for b in (1, 64, 512)], LENGTHS, 3)
     assert at[0].gain > at[1].gain >= at[2].gain == 0
     assert at[1].off.speed.value == pytest.approx(6400)
+
+
+def test_overhead_does_not_grow_with_the_batch():
+    """A token of ten times its roofline: all but twice the roofline stays as it is."""
+    target = target_cost(LLAMA, "Llama-3.1-8B")
+    roofline = Roofline(target, Device("round numbers", 1000 * target.total * 2 / 1e9, 100), context=1000)
+    assert 1 < roofline.ms(1, 1) < 1.01  # the weights in a millisecond
+    model = fit(measured_speeds(CostSection(baseline=100, points=STORY.points), None))
+    moved = roofline.moved(model, 8)
+    grown = roofline.ms(1, 8) - roofline.ms(1, 1)
+    assert grown > 0
+    assert moved.token_ms.value == pytest.approx(10 + 2 * grown)
+    bare = roofline.model(10, 0, 1)
+    assert bare.token_ms.value == bare.round_ms(0).value.value == pytest.approx(10)
+    at = by_batch([roofline.moved(model, b) for b in (1, 8)], {Shape.chain(1): exact(1.01)}, 1)
+    assert gaining(at) == "Speculation gains nothing at batch 1, 8: switch it off"
 
 
 def test_replayed_lengths_come_from_notebook_05():
@@ -252,7 +269,7 @@ def test_a_roofline_times_what_no_round_was_measured_for(earlier, tmp_path):
 
 def test_points_at_two_batches_answer_for_the_batch(earlier):
     points = [
-        CostPoint(steps=k, topk=1, batch=b, acceptance_length=2 if k else 1, tokens_per_second=speed)
+        CostPoint(steps=k, topk=1, batch=b, acceptance_length=2 if k else None, tokens_per_second=speed)
         for b, k, speed in ((1, 0, 100), (1, 1, 150), (1, 4, 140), (8, 0, 700), (8, 1, 600), (8, 4, 300))
     ]
     found = cost_of(CostSection(points=points), earlier).batches(4)

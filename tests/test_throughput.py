@@ -217,6 +217,12 @@ def test_what_is_no_recording_is_refused_in_a_sentence(tmp_path, edit, names):
 def test_contradictions_are_refused():
     with pytest.raises(InputError, match="more than once"):
         measured_speeds(CostSection(baseline=38), read_recorded_speeds(SPEEDS))
+    for point in (
+        CostPoint(tokens_per_second=10, steps=3),
+        CostPoint(tokens_per_second=10, steps=0, acceptance_length=2),
+    ):
+        with pytest.raises(InputError, match="wherever a draft was served"):
+            from_point(point)
     slow = CostPoint(tokens_per_second=100, acceptance_length=2, steps=3, topk=1, draft_ms=15, verify_ms=15)
     with pytest.raises(InputError, match="20.0 ms a round"):
         from_point(slow)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from eagle3lib.findings import Finding, Severity
 from eagle3lib.levers import Lever
 from eagle3lib.plans import Plan, best, plan_at, told_apart
-from eagle3lib.speeds import break_even
+from eagle3lib.speeds import break_even, shown
 from eagle3lib.throughput import CostModel
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
@@ -97,7 +97,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
             "cost.cannot_tell",
             NOTE,
             f"Cannot tell whether speculation pays at K = {served.shape.steps}: a round yields {length:.2f} and has to"
-            f" yield {needed:.2f}",
+            f" yield {shown(needed, '.2f')}",
             "The two intervals overlap, or the acceptance length has none.",
             "Measure both speeds over more requests, and dump more responses.",
             evidence,
@@ -144,11 +144,11 @@ def _remedy(found: Sequence[Plan], changes: Sequence[Lever]) -> str:
     off, fastest = plan_at(found, 0), best(found)
     drafting = best([p for p in found if p.shape.steps])
     if fastest.shape.steps and told_apart(fastest, off):
-        advice = f"Serve {fastest.shape.label}: {fastest.speed:.1f} tokens/s, {off.speed.value:.1f} without a draft."
+        advice = f"Serve {fastest.shape.label}: {shown(fastest.speed)} tokens/s, {off.speed.value:.1f} without a draft."
     elif drafting and not told_apart(drafting, off):
         advice = (
-            f"Switch speculation off, {off.speed:.1f} tokens/s, or serve {drafting.shape.label},"
-            f" {drafting.speed:.1f}: the two cannot be told apart."
+            f"Switch speculation off, {shown(off.speed)} tokens/s, or serve {drafting.shape.label},"
+            f" {shown(drafting.speed)}: the two cannot be told apart."
         )
     else:
         advice = f"Switch speculation off: {off.speed.value:.1f} tokens/s."
@@ -162,10 +162,11 @@ def _remedy(found: Sequence[Plan], changes: Sequence[Lever]) -> str:
 
 
 def _length(found: Sequence[Plan], served: Plan) -> list[Finding]:
-    """A draft length that is too long or too short; none where no other is clearly faster."""
-    fastest = best([p for p in found if p.shape.steps])
+    """A length that is too long or too short; nothing where no other is faster, or where serving without a draft is."""
+    off, fastest = plan_at(found, 0), best([p for p in found if p.shape.steps])
     gain = fastest.speed.value / served.speed.value - 1
-    if fastest.shape.topk > 1 or gain < WORTH:
+    better_off = off.speed.value > fastest.speed.value and told_apart(off, fastest)
+    if fastest.shape.topk > 1 or gain < WORTH or better_off:
         return []
     longer = served.shape.steps > fastest.shape.steps
     return [
