@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from eagle3lib.bootstrap import Estimate
 from eagle3lib.plans import Lengths, Plan, best, plan_at, plans
 from eagle3lib.roofline import Device, step
-from eagle3lib.speeds import Source, Speed, exact, within
+from eagle3lib.speeds import Source, Speed, exact, quotient, within
 from eagle3lib.target_shape import TargetCost
 from eagle3lib.throughput import CostModel, Curve, fit
 
@@ -114,6 +115,11 @@ class AtBatch:
     def gain(self) -> float:
         """Of the fastest plan; 0 where it is to switch speculation off."""
         return self.best.speed.value / self.off.speed.value - 1
+
+    @property
+    def ratio(self) -> Estimate:
+        """Of the fastest plan's speed to that without speculation; exactly 1 where it is that."""
+        return exact(1.0) if self.best is self.off else quotient(self.best.speed, self.off.speed)
 
     def row(self) -> dict:
         """One row of a table."""

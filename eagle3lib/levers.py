@@ -15,7 +15,7 @@ from eagle3lib.throughput import CostModel, Curve
 
 #: How much is added to each conditional rate of a better draft.
 BETTER = 0.05
-NOTHING, LIMIT = "nothing changes", "a draft that takes no time"
+NOTHING, LIMIT = "nothing changes", "drafting takes no time"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def levers(
             found.append(Lever(name, plan, rests_on))
 
     add(
-        f"each conditional rate + {BETTER:.2f}", model, better_rates(chains, conditional),
+        f"each conditional rate is {BETTER:.2f} higher", model, better_rates(chains, conditional),
         "rounds taking as long, and starting where they do",
     )  # fmt: skip
     curve = model.rest if model.separated else model.rounds
@@ -104,16 +104,16 @@ def levers(
     if root is not None:
         what = "verified node" if model.separated else "node, drafted and verified,"
         cheaper = rescaled(model, _same, lambda n, ms: root.value + (ms - root.value) / 2)
-        add(f"each further {what} at half its price", cheaper, chains, "the root alone taking as long")
+        add(f"each further {what} costs half", cheaper, chains, "the root alone taking as long")
         extra = root.value - model.token_ms.value if model.token_ms is not None else 0.0
         if model.token_ms is not None and extra > np.hypot(half(root), half(model.token_ms)):
             bare = rescaled(model, _same, lambda n, ms: ms - extra)
-            add(f"no fixed {extra:.1f} ms beyond a token's", bare, chains, "nodes and steps costing as much")
+            add(f"the fixed {extra:.1f} ms beyond a token are gone", bare, chains, "nodes and steps costing as much")
     if model.separated:
         if head_share is not None:
             light = rescaled(model, lambda n, ms: ms * (1 - head_share / 2), _same)
             add(
-                "half the draft vocabulary", light, chains,
+                "the draft vocabulary is halved", light, chains,
                 f"the head being {head_share:.0%} of what a draft step reads, and no token lost with it",
             )  # fmt: skip
         add(LIMIT, rescaled(model, lambda n, ms: 0.0, _same), chains, "nothing: it is the limit")

@@ -95,9 +95,16 @@ def round_ms(tokens_per_second: float, length: float, batch: int = 1) -> float:
 
 
 def break_even(round_ms: Estimate, token_ms: Estimate) -> Estimate:
-    """Acceptance length at which a round is worth its time; intervals taken as independent."""
-    value = round_ms.value / token_ms.value
-    return within(value, value * np.hypot(_relative(round_ms), _relative(token_ms)), round_ms.count)
+    """Acceptance length at which a round is worth its time."""
+    return quotient(round_ms, token_ms)
+
+
+def quotient(a: Estimate, b: Estimate) -> Estimate:
+    """One over the other, their intervals taken as independent; none where the first has none."""
+    value = a.value / b.value
+    if not a.has_interval:
+        return Estimate(value, -np.inf, np.inf, a.count)
+    return within(value, value * np.hypot(_relative(a), _relative(b)), a.count)
 
 
 def speed(length: Estimate, round_ms: Estimate, batch: int = 1) -> Estimate:

@@ -154,10 +154,7 @@ def _remedy(found: Sequence[Plan], changes: Sequence[Lever]) -> str:
         advice = f"Switch speculation off: {off.speed.value:.1f} tokens/s."
     lever = max((c for c in changes if c.reachable), key=lambda c: c.plan.speed.value, default=None)
     if lever is not None:
-        advice += (
-            f" The lever that buys most is {lever.name}: {lever.plan.speed.value:.1f} tokens/s at"
-            f" {lever.plan.shape.label}."
-        )
+        advice += f" Most is gained if {lever.name}: {lever.plan.speed.value:.1f} tokens/s at {lever.plan.shape.label}."
     return advice
 
 

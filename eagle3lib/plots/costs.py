@@ -11,7 +11,7 @@ from eagle3lib.batches import AtBatch
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.plans import Plan
 from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of, with_intervals
-from eagle3lib.speeds import Speed, break_even
+from eagle3lib.speeds import Speed, break_even, quotient
 from eagle3lib.throughput import CostModel
 
 #: Drafting and the rest of a round; not the colours of the wirings.
@@ -86,11 +86,11 @@ def speeds_by_shape(by_wiring: Mapping[str, Sequence[Plan]], title: str) -> Figu
 def over_batches(found: Sequence[AtBatch], title: str) -> Figure:
     """What the fastest plan gains over serving without a draft, by batch size."""
     figure, (axes,) = figure_of(3.0)
-    axes.plot([a.batch for a in found], [1 + a.gain for a in found], "o-", color=STYLES["trained"][0], label="fastest")
+    with_intervals(axes, [a.batch for a in found], [a.ratio for a in found], *STYLES["trained"], "fastest")
     fixed = [a for a in found if a.chain is not None]
     if fixed:
-        ratios = [a.chain.speed.value / a.off.speed.value for a in fixed]
-        axes.plot([a.batch for a in fixed], ratios, "s--", color=STYLES["served"][0], label=fixed[0].chain.shape.label)
+        ratios = [quotient(a.chain.speed, a.off.speed) for a in fixed]
+        with_intervals(axes, [a.batch for a in fixed], ratios, *STYLES["served"], fixed[0].chain.shape.label)
     axes.axhline(1, color=NEUTRAL, ls=":")
     axes.set_xscale("log", base=2)
     axes.set_xticks([a.batch for a in found], [str(a.batch) for a in found])
