@@ -99,6 +99,39 @@ class ServedSection(Section):
     logs: tuple[Path, ...] = ()  # what the server said: logs, metrics, replies' metadata, benchmarks' results
 
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class CostPoint(Section):
+    """One speed that a server was measured at."""
+
+    steps: int | None = Field(default=None, ge=0)  # draft length; 0: without a draft
+    topk: int | None = Field(default=None, ge=1)
+    draft_tokens: int | None = Field(default=None, ge=1)  # verified nodes, the root included
+    tokens_per_second: Positive  # of all sequences together
+    acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)  # bonus included; with a draft
+    batch: int = Field(default=1, ge=1)  # sequences served at once
+    draft_ms: Positive | None = None  # of one profiled round
+    verify_ms: Positive | None = None
+
+
+class CostSection(Section):
+    """What serving costs: measured speeds, and the target's shape and device for what was not measured."""
+
+    baseline: Positive | None = None  # tokens a second without speculation, at `batch`
+    speeds: Path | None = None  # a real engine's speeds at several draft lengths, as data/smollm2/speeds.json
+    points: tuple[CostPoint, ...] = ()
+    batch: int = Field(default=1, ge=1)  # sequences served at once
+    context: int = Field(default=0, ge=0)  # tokens of each whose keys and values a step reads
+    model: Path | None = None  # the target's config.json
+    weight_bits: Positive | None = None  # of its weights, where config.json does not tell
+    kv_bits: Positive = 16.0  # of its keys and values
+    device: str | None = None  # a name that eagle3lib.roofline knows, such as H100
+    devices: int = Field(default=1, ge=1)  # that the target is spread over
+    bandwidth: Positive | None = None  # GB/s of one device, where it is none of those
+    tflops: Positive | None = None  # of one device, dense, in the format that it multiplies in
+
+
 class Case(Section):
     """An investigation's inputs. Every field but the draft is optional; paths are absolute once loaded."""
 
@@ -110,6 +143,7 @@ class Case(Section):
     dumps: tuple[DumpSection, ...] = ()
     drafts: tuple[ContenderSection, ...] = ()
     served: ServedSection | None = None
+    cost: CostSection | None = None
     path: Path = Field(default=Path(), exclude=True)
 
 
@@ -166,6 +200,8 @@ def _resolve_paths(data: dict, path: Path) -> None:
         ("served", "config"),
         ("served", "recorded"),
         ("served", "repairs"),
+        ("cost", "speeds"),
+        ("cost", "model"),
     ]
     sections = [(data.get(section), section, field) for section, field in fields]
     sections += [

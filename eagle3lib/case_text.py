@@ -57,9 +57,11 @@ def _table(header: str, table: dict, folder: Path | None) -> list[str]:
 
 
 def _value(value: object, folder: Path | None) -> str:
-    """TOML of a value: JSON's strings, numbers and arrays are TOML's too."""
+    """TOML of a value: JSON's strings and numbers are TOML's too."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {_value(own, folder)}" for name, own in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(own, folder) for own in value)}]"
     if isinstance(value, Path):
         inside = folder is not None and value.is_relative_to(folder)
         value = (value.relative_to(folder) if inside else value).as_posix()

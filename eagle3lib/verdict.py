@@ -23,6 +23,10 @@ STAGE_WORDS = {
     "cost": "Speculation costs more than it saves",
 }
 
+#: Stages after whose fault the later ones still stand: recurrence and cost are judged on the draft as trained, the
+#: served number on the wiring that is served.
+STANDING = ("wiring", "recurrence", "served")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -36,7 +40,8 @@ class Verdict:
 def conclude(
     findings: Sequence[Finding], missing: Sequence[str], numbers: Mapping[str, dict], patches: Sequence[dict]
 ) -> Verdict:
-    """The first stage with a fault decides; without one, what is left to say.
+    """The first stage with a fault decides, and faults of later stages that stand beside it are named after it;
+    without one, what is left to say.
 
     Args:
         missing: notebooks that left no results for this case.
@@ -49,10 +54,10 @@ def conclude(
         first = faults[0]
         differs = next((f for f in faults if f.code == "wiring.served_differs"), None)
         if differs and differs.stage == first.stage:  # it says most: what is fed, what it costs, and what mends it
-            return Verdict(differs.code, _wiring_sentence(differs, faults, numbers, patches), ordered)
-        return Verdict(
-            first.code, f"{STAGE_WORDS[first.stage]}: {_lower(first.title)}. {first.remedy}".strip(), ordered
-        )
+            sentence = _wiring_sentence(differs, faults, numbers, patches)
+            return Verdict(differs.code, f"{sentence}{_besides(first, faults)}.", ordered)
+        sentence = f"{STAGE_WORDS[first.stage]}: {_lower(first.title)}{_besides(first, faults)}. {first.remedy}"
+        return Verdict(first.code, sentence.strip(), ordered)
     if missing:
         names = ", ".join(missing)
         return Verdict("incomplete", f"No fault found so far; {names} left no results for this case.", ordered)
@@ -60,9 +65,10 @@ def conclude(
     if risks:
         return Verdict("risk", f"No fault found; the first thing to look at: {_lower(risks[0].title)}.", ordered)
     checked = ", ".join(stage for stage in STAGES if any(f.stage == stage for f in ordered))
+    left = "data" if any(f.stage == "cost" and f.severity is Severity.OK for f in ordered) else "data and cost"
     return Verdict(
         "healthy",
-        f"No fault found in {checked}: the draft is served as it was trained; what is left is data and cost.",
+        f"No fault found in {checked}: the draft is served as it was trained; what is left is {left}.",
         ordered,
     )
 
@@ -111,7 +117,16 @@ def _wiring_sentence(
         first = patches[0]
         needs = f"needs the ids {list(first['ids'])}" if first["ids"] else "cannot capture these boundaries"
         sentence += f"; {first['engine']} {first['version']} {needs}"
-    return f"{sentence}."
+    return sentence
+
+
+def _besides(first: Finding, faults: Sequence[Finding]) -> str:
+    """The first fault of each later stage, where it stands on its own."""
+    if first.stage not in STANDING:
+        return ""
+    later = {f.stage: f for f in reversed(faults) if f.stage != first.stage}
+    titles = [_lower(later[stage].title) for stage in STAGES if stage in later]
+    return f"; besides, {'; and '.join(titles)}" if titles else ""
 
 
 def _names(boundaries: Sequence[Boundary]) -> str:

@@ -18,6 +18,7 @@ NOTEBOOKS = (
     "03_manual_forward",
     "04_concat_order",
     "05_acceptance_length",
+    "06_serving_cost",
     "07_verdict",
 )
 
@@ -53,7 +54,22 @@ def test_verdict_names_the_wiring(report: Path) -> None:
     assert patches["SGLang"]["ids"] == [-1, 2, 15]
     assert "0.5.22 or later" in patches["SGLang"]["note"]
     assert patches["vLLM (V2 runner)"]["ids"] == patches["llama.cpp"]["ids"] == list(TRAINED)
-    assert [f["code"] for f in verdict["findings"] if f["severity"] == "fault"] == ["wiring.served_differs"]
+    faults = [f for f in verdict["findings"] if f["severity"] == "fault"]
+    assert [f["code"] for f in faults] == ["wiring.served_differs", "cost.does_not_pay"]
+    assert verdict["sentence"].endswith(f"; besides, {faults[1]['title'].replace('At', 'at', 1)}.")
+
+
+def test_serving_cost_predicts_each_length_and_finds_none_that_pays(report: Path) -> None:
+    """The real engine's K = 2, 4 and 8 are each predicted within 10 %; no draft or K = 1 is fastest."""
+    record = results(report, "06_serving_cost")
+    errors = {row["left out"]: row["error"] for row in record["numbers"]["left_out"]}
+    assert all(abs(errors[f"K = {k}"]) < 0.1 for k in (2, 4, 8))
+    (fault,) = [f for f in record["findings"] if f["severity"] == "fault"]
+    assert fault["evidence"]["acceptance_length"][2] < fault["evidence"]["break_even"][1]
+    speeds = {row["shape"]: row["tokens/s"] for row in record["numbers"]["plans"]["trained"]}
+    assert sorted(speeds, key=speeds.get)[-2:] == ["K = 1", "speculation off"]
+    assert speeds["K = 1"] > 0.9 * speeds["speculation off"]
+    assert any("batch" in one["question"] for one in record["unanswered"])
 
 
 def test_every_notebook_leaves_its_results(report: Path) -> None:

@@ -35,6 +35,7 @@ NOTEBOOKS = {
     "03_manual_forward": {"steps": STEPS},
     "04_concat_order": {"steps": STEPS, "write_rewired": True},
     "05_acceptance_length": {"max_steps": STEPS, "tree_samples": 0},
+    "06_serving_cost": {},
     "07_verdict": {},
 }
 
@@ -192,6 +193,36 @@ def test_the_command_mends_it_by_moved_columns(case, out, tmp_path):
     assert json.loads((tmp_path / "mended" / "provenance.json").read_text())["repair"] == "rewire"
     mended, rewired = (load_file(folder / "model.safetensors") for folder in (tmp_path / "mended", out / "rewired"))
     assert all(torch.equal(mended[name], rewired[name]) for name in rewired)
+
+
+def test_the_wiring_is_one_fault_and_the_round_s_fixed_cost_the_other(case, out, tmp_path):
+    """The speeds of the case that was met in the field, beside the toy's replay: mending the wiring is not enough."""
+    speeds = """
+[cost]
+baseline = 90.0
+[[cost.points]]
+tokens_per_second = 46.7
+acceptance_length = 1.9
+draft_tokens = 16
+[[cost.points]]
+tokens_per_second = 56.8
+acceptance_length = 1.6
+steps = 1
+topk = 1
+"""
+    timed = case.with_name("timed.toml")
+    timed.write_text(case.read_text() + speeds)
+    shutil.copytree(out / "results", tmp_path / "results")
+    report(timed, tmp_path, "06_serving_cost", "07_verdict")
+    verdict, found = results(tmp_path, "verdict"), findings(tmp_path)
+    assert verdict["code"] == "wiring.served_differs"
+    faults = {code for code, finding in found.items() if finding["severity"] == "fault"}
+    assert faults == {"wiring.served_differs", "cost.fixed_cost"}
+    assert found["cost.fixed_cost"]["evidence"]["wiring"] == "trained"
+    main, other = verdict["sentence"].split("; besides, ")
+    assert main.startswith("The wiring is at fault")
+    assert len(main.split()) <= 60
+    assert other.startswith("the fixed cost of a round is too high, 27.3 of its 29.1 ms: at K = 2 it costs 2.62")
 
 
 def test_served_as_trained_no_fault_is_found(case, tmp_path):

@@ -1,5 +1,6 @@
 """Figures: every function returns a matplotlib figure whose title states the finding."""
 
+from eagle3lib.plots.costs import earned, over_batches, rounds, speeds_by_shape, widenings
 from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, survival
 from eagle3lib.plots.repairs import ladder, recovery
 from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
@@ -12,21 +13,26 @@ __all__ = [
     "along_sequence",
     "bench",
     "by_slice",
+    "earned",
     "ladder",
     "lengths",
     "norm_histogram",
     "norm_profile",
+    "over_batches",
     "over_training",
     "placement_map",
     "ranking",
     "readings",
     "recovery",
     "round_lengths",
+    "rounds",
     "slot_columns",
     "slot_heat_map",
+    "speeds_by_shape",
     "state_differences",
     "survival",
     "token_classes",
     "weight_scales",
     "what_a_draft_token_buys",
+    "widenings",
 ]

@@ -1,0 +1,118 @@
+"""Figures of what a round costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from eagle3lib.batches import AtBatch
+from eagle3lib.bootstrap import Estimate
+from eagle3lib.plans import Plan
+from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of, with_intervals
+from eagle3lib.speeds import Speed, break_even, quotient
+from eagle3lib.throughput import CostModel
+
+#: Drafting and the rest of a round; not the colours of the wirings.
+PARTS = (("drafting", "#CC79A7", "//"), ("verification and overhead", "#56B4E9", ""), ("whole round", "#56B4E9", ""))
+
+
+def rounds(speeds: Sequence[Speed], model: CostModel, title: str) -> Figure:
+    """Measured rounds by verified nodes, split where a profile splits them; the line between; a token's time."""
+    shown = [s for s in speeds if s.steps != 0 and s.nodes is not None and s.batch == model.batch]
+    figure, (axes,) = figure_of(3.4)
+    x = np.array([s.nodes for s in shown])
+    split = all(s.draft_ms is not None for s in shown)
+    bottom = np.zeros(len(shown))
+    width = 0.6
+    for name, colour, hatch in PARTS[1::-1] if split else PARTS[2:]:
+        ms = np.array([s.round_ms.value if not split else _part(s, name) for s in shown])
+        axes.bar(x, ms, width, bottom=bottom, color=colour, hatch=hatch, edgecolor="white", label=name)
+        bottom += ms
+    off = np.array([[s.round_ms.value - s.round_ms.low, s.round_ms.high - s.round_ms.value] for s in shown]).T
+    axes.errorbar(x, bottom, yerr=off, fmt="none", ecolor="black", capsize=3)
+    along = range(1, max(x) + 1)
+    line = [model.rounds.at(n) for n in along]
+    if None not in line:
+        axes.plot(list(along), [e.value for e in line], "k:", lw=1.2, label="fitted")
+    if model.token_ms is not None:
+        token = model.token_ms
+        axes.axhline(token.value, color=NEUTRAL, ls="--", label=f"a token without a draft, {token.value:.1f} ms")
+        axes.axhspan(token.low, token.high, color=NEUTRAL, alpha=0.15, lw=0)
+    axes.set_xlabel("verified nodes a round, root included")
+    axes.set_ylabel("milliseconds a round")
+    axes.set_ylim(0)
+    axes.legend(frameon=False, fontsize="small")
+    axes.set_title(title)
+    return figure
+
+
+def earned(by_wiring: Mapping[str, Sequence[Plan]], token_ms: Estimate, title: str) -> Figure:
+    """Acceptance length of chains beside what each has to yield."""
+    figure, (axes,) = figure_of(3.4)
+    for name, found in by_wiring.items():
+        chains = [p for p in found if p.shape.topk == 1 and p.shape.steps]
+        with_intervals(axes, [p.shape.steps for p in chains], [p.length for p in chains], *STYLES[name], name)
+    needed = [break_even(p.round_ms, token_ms) for p in chains]
+    with_intervals(axes, [p.shape.steps for p in chains], needed, "black", "x", ":", "break-even")
+    axes.set_xlabel("draft length K (chain)")
+    axes.set_ylabel("tokens a round, bonus included")
+    axes.set_ylim(1)
+    axes.legend(frameon=False)
+    axes.set_title(title)
+    return figure
+
+
+def speeds_by_shape(by_wiring: Mapping[str, Sequence[Plan]], title: str) -> Figure:
+    """Expected tokens a second of chains by draft length, and without a draft."""
+    figure, (axes,) = figure_of(3.4)
+    off = None
+    for name, found in by_wiring.items():
+        chains = [p for p in found if p.shape.topk == 1 and p.shape.steps]
+        with_intervals(axes, [p.shape.steps for p in chains], [p.speed for p in chains], *STYLES[name], name)
+        off = next((p for p in found if p.shape.steps == 0), off)
+    if off is not None:
+        axes.axhline(off.speed.value, color=NEUTRAL, ls="--", label=f"speculation off, {off.speed.value:.1f}")
+        axes.axhspan(off.speed.low, off.speed.high, color=NEUTRAL, alpha=0.15, lw=0)
+    axes.set_xlabel("draft length K (chain)")
+    axes.set_ylabel("tokens a second")
+    axes.set_ylim(0)
+    axes.legend(frameon=False)
+    axes.set_title(title)
+    return figure
+
+
+def over_batches(found: Sequence[AtBatch], title: str) -> Figure:
+    """What the fastest plan gains over serving without a draft, by batch size."""
+    figure, (axes,) = figure_of(3.0)
+    with_intervals(axes, [a.batch for a in found], [a.ratio for a in found], *STYLES["trained"], "fastest")
+    fixed = [a for a in found if a.chain is not None]
+    if fixed:
+        ratios = [quotient(a.chain.speed, a.off.speed) for a in fixed]
+        with_intervals(axes, [a.batch for a in fixed], ratios, *STYLES["served"], fixed[0].chain.shape.label)
+    axes.axhline(1, color=NEUTRAL, ls=":")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([a.batch for a in found], [str(a.batch) for a in found])
+    axes.set_xlabel("sequences served at once")
+    axes.set_ylabel("times the speed without a draft")
+    axes.legend(frameon=False)
+    axes.set_title(title)
+    return figure
+
+
+def widenings(by_target: Mapping[str, Mapping[int, float]], title: str) -> Figure:
+    """How many decoding steps a verification costs, by its nodes, one line a target."""
+    figure, (axes,) = figure_of(3.0)
+    for (name, by_nodes), (colour, marker, line) in zip(by_target.items(), STYLES.values(), strict=False):
+        axes.plot(list(by_nodes), list(by_nodes.values()), marker=marker, ls=line, color=colour, label=name)
+    axes.set_xlabel("verified nodes a round, root included")
+    axes.set_ylabel("decoding steps")
+    axes.set_ylim(0)
+    axes.legend(frameon=False)
+    axes.set_title(title)
+    return figure
+
+
+def _part(s: Speed, name: str) -> float:
+    return s.draft_ms.value if name == "drafting" else s.round_ms.value - s.draft_ms.value
