@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from eagle3lib.hidden_text import BLOCK
 from eagle3lib.rollout import Rollout
 from eagle3lib.rounds import Round, turn_ends, walk
 
@@ -85,7 +86,7 @@ def examples_html(
     items = []
     for i, s in enumerate(found, start=1):
         name = f"stretch {i}" if hide_text else f"{s.sample}, turn {s.turn + 1}"
-        shown = ["▇" if hide_text else text(token) for token in s.tokens]
+        shown = [BLOCK if hide_text else text(token) for token in s.tokens]
         body = "".join(_token(k, piece, steps) for k, piece in zip(s.steps, shown, strict=True))
         items.append(f"<li><p>{escape(name)}: {s.length:.2f} tokens a round</p><p>{body}</p></li>")
     return (
