@@ -107,11 +107,11 @@ def _title(step: int) -> str:
     return f"draft {step}, accepted" if step else "the target's own token"
 
 
-#: Blues from pale to full over the page's own background: text stays the page's colour up to the third shade.
+#: One blue, from a breath to full, over the page's own background: light or dark, text stays legible on all four.
 _STYLE = """<style>
 .examples span{border-radius:3px;white-space:pre-wrap;padding:0 1px}
 .examples .s0{outline:1px dotted currentColor}
-.examples .s1{background:#56b4e933}.examples .s2{background:#56b4e966}.examples .s3{background:#56b4e999}
+.examples .s1{background:#0072b226}.examples .s2{background:#0072b24d}.examples .s3{background:#0072b280}
 .examples .s4{background:#0072b2;color:#fff}
 .examples sub{font-size:.65em}
 </style>"""

@@ -173,7 +173,7 @@ def assets() -> dict[str, str]:
     """
     folder = TEMPLATES / "report"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    light = HtmlFormatter(style="xcode").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     return {

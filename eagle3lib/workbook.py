@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from eagle3lib.case import Case
 
+#: Figures are drawn finer than they are shown, for a good screen and for print.
+FIGURE_DPI, SHOWN_DPI = 165, 110
+
 __all__ = ["Workbook", "load_results", "start"]
 
 
@@ -64,10 +67,13 @@ class Workbook:
 
         png = io.BytesIO()
         # Without the software stamp the same figure gives the same bytes under any matplotlib build.
-        fig.savefig(png, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+        fig.savefig(png, format="png", dpi=FIGURE_DPI, bbox_inches="tight", metadata={"Software": None})
+        look, pixels = fig.get_label(), png.getbuffer()[16:20]  # the width, in the first bytes of every PNG
         plt.close(fig)
-        look = fig.get_label()
-        display(Image(png.getvalue(), format="png"), metadata={"image/png": {"alt": alt, "look": look}})
+        width = round(int.from_bytes(pixels, "big") * SHOWN_DPI / FIGURE_DPI)
+        display(Image(png.getvalue(), format="png"), metadata={"image/png": {"alt": alt, "width": width}})
+        if look:
+            display(HTML(f'<p class="look">{escape(look)}</p>'))
 
     def table(self, df: pd.DataFrame, caption: str) -> None:
         """Show a frame as an HTML table with a caption and header cells, all of its text escaped, and leave it as CSV.
