@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import nbformat
 import papermill
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
@@ -25,6 +27,16 @@ CELL_TIMEOUT_S = 3600
 
 #: Recent kernels warn, at each start, that their local TCP is not encrypted; this encrypts it.
 KERNEL_CONFIG = Config({"KernelManager": {"transport_encryption": "auto"}})
+
+
+class _QuietKernelManager(AsyncKernelManager):
+    """A kernel whose own log goes nowhere: stopped in the middle, it would print a traceback over the console.
+
+    What a notebook's code writes to stderr, Python or not, is in its outputs all the same.
+    """
+
+    async def start_kernel(self, **kwargs: Any) -> None:
+        await super().start_kernel(stderr=subprocess.DEVNULL, **kwargs)
 
 
 class Status(StrEnum):
@@ -106,6 +118,7 @@ def _run(
             execution_timeout=CELL_TIMEOUT_S,
             config=KERNEL_CONFIG,
             on_cell_executed=cell_done,
+            kernel_manager_class=_QuietKernelManager,
         )
     except PapermillExecutionError as error:
         if error.ename == InputError.__name__:

@@ -29,7 +29,7 @@ def everything_written(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(IPython.display, "display", display)
     monkeypatch.setattr(workbook, "display", display)
-    samples = [toys.make_sample(i, name=f"s{i}") for i in range(4)]
+    samples = [toys.make_sample(i, length=76, turns=((6, 74),), name=f"s{i}") for i in range(4)]
     toys.write_current_dump(folder / "dump", samples, test_small_cases.STORED)
     (folder / "side.csv").write_text("prompt,category\n" + "".join(f"{SECRET} {i % 2},coding\n" for i in range(4)))
     toys.write_target(folder / "target")

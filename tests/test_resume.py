@@ -193,12 +193,12 @@ def test_ctrl_c_leaves_whole_reports_and_the_next_run_goes_on(tmp_path):
         cells = [cell.format(tmp_path, name) for cell in (begin, count, middle)]
         notebook(folder / "notebooks" / f"{name}.ipynb", *cells, save)
     first = start(folder)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (tmp_path / "ran_02_two").exists() and first.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     first.send_signal(signal.SIGINT)
-    printed, _ = first.communicate(timeout=120)
+    printed, _ = first.communicate(timeout=300)
     out = tmp_path / "out"
     assert first.returncode == 130, printed
     assert "Stopped in 02_two; the same command goes on from there." in printed
@@ -213,7 +213,7 @@ def test_ctrl_c_leaves_whole_reports_and_the_next_run_goes_on(tmp_path):
 
     (tmp_path / "go").touch()
     second = start(folder)
-    more, _ = second.communicate(timeout=240)
+    more, _ = second.communicate(timeout=300)
     assert second.returncode == 0, more
     assert [len((tmp_path / f"ran_{name}").read_text()) for name in NAMES] == [1, 2, 1]
     assert not set(printed + more) & ({chr(i) for i in range(32)} - {"\n"})
