@@ -2,7 +2,8 @@
 
 One colour stands for one thing everywhere. The colours of the three wirings are Okabe and Ito's, told apart by
 colour-blind readers; they are used for nothing else, except that what is measured of the draft as trained is drawn
-in the trained wiring's. Boundaries darken with depth. Line styles, markers and hatches differ too, for a grey print.
+in the trained wiring's. A boundary has its colour and marker in every figure, of whatever target. Line styles,
+markers and hatches differ too, for a grey print.
 """
 
 from __future__ import annotations
@@ -25,18 +26,24 @@ STYLES = {
     "rewired": ("#009E73", "^", "-."),
 }
 #: Of series that are no wiring of this case, in order.
-SERIES = (("#332288", "D", "-"), ("#88CCEE", "v", "--"), ("#AA4499", "P", "-."), ("#999933", "X", ":"))
+SERIES = (("#332288", "D", "-"), ("#CC6677", "v", "--"), ("#117733", "P", "-."), ("#999933", "X", ":"))
 NEUTRAL = "#555555"
 FAINT = "#BBBBBB"  # reference lines, ranges, and bars that are only there to compare with
 BEST = ("black", "*")  # what no fixed choice reaches, and the best of several
 WIDTH = 8.0
 TITLE_LENGTH = 88  # characters on a line of the title
 
-_DEPTHS = matplotlib.colormaps["cividis_r"]
-_DEPTH_MARKERS = "sD^vPX"
+#: Colours of boundaries (Paul Tol's), in an order that keeps the usual layer ids of 30 and 61 blocks apart.
+_BOUNDARY_COLOURS = (
+    "#332288", "#6699CC", "#AA4499", "#CC6677", "#44AA99", "#999933", "#117733", "#DDCC77", "#882255", "#661100",
+    "#88CCEE",
+)  # fmt: skip
+_BOUNDARY_MARKERS = "sD^vPXd"
 
 
-def figure_of(height: float, columns: int = 1, title: str = "", look: str = "", **kwargs) -> tuple[Figure, np.ndarray]:
+def figure_of(
+    height: float, columns: int = 1, title: str = "", look: str = "", width: float = WIDTH, **kwargs
+) -> tuple[Figure, np.ndarray]:
     """A figure outside pyplot, so that nothing is drawn twice in a notebook, and its axes.
 
     Args:
@@ -44,8 +51,8 @@ def figure_of(height: float, columns: int = 1, title: str = "", look: str = "", 
         look: what to look at, and what bars and shades mean; it becomes the figure's label, which pages show below.
         kwargs: as `Figure.subplots`.
     """
-    lines = textwrap.wrap(title, TITLE_LENGTH)
-    figure = Figure(figsize=(WIDTH, height + 0.2 * max(len(lines) - 1, 0)), layout="constrained", label=look)
+    lines = textwrap.wrap(title, int(TITLE_LENGTH * width / WIDTH))
+    figure = Figure(figsize=(width, height + 0.2 * max(len(lines) - 1, 0)), layout="constrained", label=look)
     if lines:
         figure.suptitle("\n".join(lines), x=0.01, ha="left")
     return figure, figure.subplots(1, columns, squeeze=False, **kwargs)[0]
@@ -58,9 +65,9 @@ def with_intervals(axes, x, estimates: Sequence[Estimate], colour: str, marker: 
     axes.fill_between(list(x), lows, highs, color=colour, alpha=0.18, lw=0)
 
 
-def boundary_style(k: int) -> tuple[tuple[float, ...], str]:
-    """Colour and marker of B(k): darker the deeper, the same in every figure of whatever target."""
-    return _DEPTHS(0.15 + 0.85 * k / (k + 12)), _DEPTH_MARKERS[k % len(_DEPTH_MARKERS)]
+def boundary_style(k: int) -> tuple[str, str]:
+    """Colour and marker of B(k)."""
+    return _BOUNDARY_COLOURS[k % len(_BOUNDARY_COLOURS)], _BOUNDARY_MARKERS[k % len(_BOUNDARY_MARKERS)]
 
 
 def counted(estimates: Iterable[Estimate], what: str) -> str:

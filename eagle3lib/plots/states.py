@@ -56,7 +56,7 @@ def placement_map(placement: Placement, title: str) -> Figure:
     """Angle between every two boundaries' states of one token: it grows away from the diagonal."""
     size = len(placement.boundaries)
     look = "Look for the dark band along the diagonal: a state that is darkest elsewhere is another boundary's."
-    figure, (axes,) = figure_of(4.2, title=title, look=look)
+    figure, (axes,) = figure_of(4.2, title=title, look=look, width=5.6)
     image = axes.imshow(placement.angles, cmap="cividis", vmin=0, vmax=90)
     shown = range(0, size, max(size // 10, 1))
     names = [boundary_name(placement.boundaries[i]) for i in shown]

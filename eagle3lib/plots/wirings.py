@@ -35,8 +35,8 @@ def accuracy_by_truth(table: pd.DataFrame, claimed: Sequence[float] | None, titl
     return figure
 
 
-def _truth_style(name: str) -> tuple[object, str]:
-    """The colour and marker of the boundary that taught; what is no boundary has its own."""
+def _truth_style(name: str) -> tuple[str, str]:
+    """The colour and marker of the boundary that taught; what is no boundary is neutral."""
     found = re.search(r"B\((\d+)\)", name)
     return boundary_style(int(found[1])) if found else (NEUTRAL, "o")
 
