@@ -35,8 +35,8 @@ def make_room(out: Path, case: str, selected: list[Notebook], kept: list[Noteboo
         ):
             path.unlink(missing_ok=True)
     if any(notebook.number == VERDICT_NUMBER for notebook in again):
-        for name in ("verdict.json", "verdict.png"):
-            (out / "results" / name).unlink(missing_ok=True)
+        for path in [*(out / "results").glob("verdict.*"), *(out / "patched").glob("*")]:
+            path.unlink(missing_ok=True)
 
 
 def earlier(notebooks: list[Notebook], selected: list[Notebook], out: Path) -> list[Outcome]:
