@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from eagle3lib.hidden_text import BLOCK
 from eagle3lib.rollout import Rollout
 from eagle3lib.rounds import Round, turn_ends, walk
 
@@ -85,7 +86,7 @@ def examples_html(
     items = []
     for i, s in enumerate(found, start=1):
         name = f"stretch {i}" if hide_text else f"{s.sample}, turn {s.turn + 1}"
-        shown = ["▇" if hide_text else text(token) for token in s.tokens]
+        shown = [BLOCK if hide_text else text(token) for token in s.tokens]
         body = "".join(_token(k, piece, steps) for k, piece in zip(s.steps, shown, strict=True))
         items.append(f"<li><p>{escape(name)}: {s.length:.2f} tokens a round</p><p>{body}</p></li>")
     return (
@@ -106,11 +107,11 @@ def _title(step: int) -> str:
     return f"draft {step}, accepted" if step else "the target's own token"
 
 
-#: Blues from pale to full over the page's own background: text stays the page's colour up to the third shade.
+#: One blue, from a breath to full, over the page's own background: light or dark, text stays legible on all four.
 _STYLE = """<style>
 .examples span{border-radius:3px;white-space:pre-wrap;padding:0 1px}
 .examples .s0{outline:1px dotted currentColor}
-.examples .s1{background:#56b4e933}.examples .s2{background:#56b4e966}.examples .s3{background:#56b4e999}
+.examples .s1{background:#0072b226}.examples .s2{background:#0072b24d}.examples .s3{background:#0072b280}
 .examples .s4{background:#0072b2;color:#fff}
 .examples sub{font-size:.65em}
 </style>"""

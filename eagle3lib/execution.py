@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import nbformat
 import papermill
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
@@ -26,13 +29,24 @@ CELL_TIMEOUT_S = 3600
 KERNEL_CONFIG = Config({"KernelManager": {"transport_encryption": "auto"}})
 
 
+class _QuietKernelManager(AsyncKernelManager):
+    """A kernel whose own log goes nowhere: stopped in the middle, it would print a traceback over the console.
+
+    What a notebook's code writes to stderr, Python or not, is in its outputs all the same.
+    """
+
+    async def start_kernel(self, **kwargs: Any) -> None:
+        await super().start_kernel(stderr=subprocess.DEVNULL, **kwargs)
+
+
 class Status(StrEnum):
     """How a notebook ended."""
 
     OK = "ok"
     INPUT = "input error"  # it found a user's mistake
     FAILED = "failed"
-    NOT_RUN = "not run"  # an earlier one failed
+    NOT_RUN = "not run"  # an earlier one failed, or the run was stopped
+    KEPT = "kept"  # finished in the run that this one continues
     EARLIER = "earlier"  # not selected now; its page is from an earlier run
 
 
@@ -46,14 +60,28 @@ class Outcome:
     message: str = ""
 
 
-def execute(notebook: Notebook, parameters: dict[str, Any], out: Path) -> Outcome:
-    """Run a notebook with `parameters`, leaving OUT/notebooks/NAME.ipynb however it ends."""
+def execute(
+    notebook: Notebook, parameters: dict[str, Any], out: Path, on_cell: Callable[[], None] | None = None
+) -> Outcome:
+    """Run a notebook with `parameters`, leaving OUT/notebooks/NAME.ipynb however it ends.
+
+    Args:
+        on_cell: called after every code cell.
+
+    Raises:
+        KeyboardInterrupt: if it was stopped; then it leaves nothing.
+    """
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a kernel registered in the home folder must not win
     executed = executed_path(notebook, out)
     executed.parent.mkdir(parents=True, exist_ok=True)
     partial = executed.with_name(f".{notebook.name}.part.ipynb")
     began = time.perf_counter()
-    status, message = _run(notebook, parameters, partial)
+    try:
+        status, message = _run(notebook, parameters, partial, on_cell)
+    except KeyboardInterrupt:
+        for path in (partial, results_path(out, notebook.name)):
+            path.unlink(missing_ok=True)
+        raise
     seconds = time.perf_counter() - began
     if partial.exists():
         cells = _settle(partial, executed)
@@ -71,7 +99,13 @@ def executed_path(notebook: Notebook, out: Path) -> Path:
     return out / "notebooks" / f"{notebook.name}.ipynb"
 
 
-def _run(notebook: Notebook, parameters: dict[str, Any], partial: Path) -> tuple[Status, str]:
+def _run(
+    notebook: Notebook, parameters: dict[str, Any], partial: Path, on_cell: Callable[[], None] | None
+) -> tuple[Status, str]:
+    def cell_done(**_: Any) -> None:
+        if on_cell is not None:
+            on_cell()
+
     try:
         papermill.execute_notebook(
             nbformat.read(notebook.path, as_version=4),
@@ -83,6 +117,8 @@ def _run(notebook: Notebook, parameters: dict[str, Any], partial: Path) -> tuple
             start_timeout=KERNEL_START_S,
             execution_timeout=CELL_TIMEOUT_S,
             config=KERNEL_CONFIG,
+            on_cell_executed=cell_done,
+            kernel_manager_class=_QuietKernelManager,
         )
     except PapermillExecutionError as error:
         if error.ename == InputError.__name__:

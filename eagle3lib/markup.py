@@ -62,7 +62,7 @@ def table_html(df: pd.DataFrame, caption: str) -> str:
     header = "".join(f'<th scope="col"{_align(right)}>{escape(str(head))}</th>' for head, right in heads)
     return (
         f'<div class="table" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f"<table><caption>{escape(caption)}</caption>"
+        f"<table><caption><span>{escape(caption)}</span></caption>"
         f"<thead><tr>{header}</tr></thead>\n<tbody>{chr(10).join(rows)}</tbody></table></div>"
     )
 

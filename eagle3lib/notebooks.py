@@ -38,10 +38,18 @@ class Notebook:
         return self.name[:2]
 
     @cached_property
+    def _cells(self) -> list[nbformat.NotebookNode]:
+        return nbformat.read(self.path, as_version=4).cells
+
+    @property
+    def code_cells(self) -> int:
+        """How many cells a run executes: those with code, and the one that sets the parameters."""
+        return 1 + sum(cell.cell_type == "code" and bool(cell.source.strip()) for cell in self._cells)
+
+    @cached_property
     def title(self) -> str:
         """Its first heading: the question it answers."""
-        cells = nbformat.read(self.path, as_version=4).cells
-        text = next((cell.source for cell in cells if cell.cell_type == "markdown"), "")
+        text = next((cell.source for cell in self._cells if cell.cell_type == "markdown"), "")
         heading = re.search(r"^#\s+(.+)$", text, flags=re.MULTILINE)
         return heading.group(1).strip() if heading else self.name
 

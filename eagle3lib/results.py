@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ def relative_to_root(path: str | Path) -> str:
     """The path below the project root where it lies there, else in full: what a results file may say."""
     path = resolve(path)
     return path.relative_to(PROJECT_ROOT).as_posix() if path.is_relative_to(PROJECT_ROOT) else path.as_posix()
+
+
+def file_name(words: str) -> str:
+    """The words as a file's or folder's name."""
+    return re.sub(r"[^\w.-]+", "-", words)
 
 
 def results_path(out: str | Path, name: str) -> Path:

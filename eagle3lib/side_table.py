@@ -9,6 +9,7 @@ import pandas as pd
 
 from eagle3lib.boundaries import Wiring
 from eagle3lib.errors import InputError
+from eagle3lib.hidden_text import hide_labels
 from eagle3lib.investigation import Investigation
 from eagle3lib.rollout import Rollout
 from eagle3lib.rounds import Chances
@@ -48,15 +49,22 @@ def slice_columns(table: pd.DataFrame) -> list[str]:
 
 
 def slice_labels(
-    inv: Investigation, rollouts: Sequence[Rollout | Chances], samples: Sequence[Sample], wiring: Wiring
+    inv: Investigation,
+    rollouts: Sequence[Rollout | Chances],
+    samples: Sequence[Sample],
+    wiring: Wiring,
+    hide_text: bool = False,
 ) -> dict[str, Labels]:
     """By name of the slicing: turns, prompt lengths, and every column of the dumps' side tables.
+
+    Args:
+        hide_text: number the side tables' values, which may be users' texts.
 
     Raises:
         InputError: as `read_side_table` and `slices.by_column`.
     """
-    built_in = {"turn": by_turn(rollouts), "prompt length": by_prompt_length(samples)}
-    labels: dict[str, Labels] = dict(built_in)
+    built_in: dict[str, Labels] = {"turn": by_turn(rollouts), "prompt length": by_prompt_length(samples)}
+    labels: dict[str, Labels] = {}
     for section in inv.sections(wiring.slots):
         if section.side_table:
             table = read_side_table(section.side_table)
@@ -64,4 +72,6 @@ def slice_labels(
             for column in slice_columns(table):
                 name = f"{column} (side table)" if column in built_in else column
                 labels[name] = {**labels.get(name, {}), **by_column(own, table, column)}
-    return labels
+    if hide_text:
+        labels = {name: hide_labels(found) for name, found in labels.items()}
+    return built_in | labels

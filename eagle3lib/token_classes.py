@@ -94,7 +94,7 @@ def acceptance_by_class(rollouts: Sequence[Rollout], text: Callable[[int], str],
         )
         for name, sums in hits.items()
     ]
-    return sorted(found, key=lambda c: -c.n_ended)
+    return sorted(found, key=lambda c: (-c.n_ended, c.name))  # ties by name, in every run alike
 
 
 def _classes(rollout: Rollout, text: Callable[[int], str], known: dict[int, str]) -> list[str]:

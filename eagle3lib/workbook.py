@@ -23,12 +23,16 @@ from eagle3lib.errors import InputError
 from eagle3lib.findings import Finding
 from eagle3lib.markup import finding_html, table_html
 from eagle3lib.results import load_results, plain, relative_to_root, resolve, results_path, write_json
+from eagle3lib.tables import table_path, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from eagle3lib.case import Case
+
+#: Figures are drawn finer than they are shown, for a good screen and for print.
+FIGURE_DPI, SHOWN_DPI = 165, 110
 
 __all__ = ["Workbook", "load_results", "start"]
 
@@ -52,19 +56,34 @@ class Workbook:
         self._numbers: dict[str, Any] = {}
         self._answer: str | None = None
         self._unanswered: list[dict[str, str]] = []
+        self._tables: dict[Path, str] = {}
 
     def figure(self, fig: Figure, alt: str) -> None:
-        """Show a matplotlib figure as a PNG whose text alternative is `alt`, and close it."""
+        """Show a matplotlib figure as a PNG whose text alternative is `alt`, and close it.
+
+        A figure's label, as `plots` gives one, says what to look at; it stands below.
+        """
         import matplotlib.pyplot as plt
 
         png = io.BytesIO()
         # Without the software stamp the same figure gives the same bytes under any matplotlib build.
-        fig.savefig(png, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+        fig.savefig(png, format="png", dpi=FIGURE_DPI, bbox_inches="tight", metadata={"Software": None})
+        look, pixels = fig.get_label(), png.getbuffer()[16:20]  # the width, in the first bytes of every PNG
         plt.close(fig)
-        display(Image(png.getvalue(), format="png"), metadata={"image/png": {"alt": alt}})
+        width = round(int.from_bytes(pixels, "big") * SHOWN_DPI / FIGURE_DPI)
+        display(Image(png.getvalue(), format="png"), metadata={"image/png": {"alt": alt, "width": width}})
+        if look:
+            display(HTML(f'<p class="look">{escape(look)}</p>'))
 
     def table(self, df: pd.DataFrame, caption: str) -> None:
-        """Show a frame as an HTML table with a caption and header cells; all of its text is escaped."""
+        """Show a frame as an HTML table with a caption and header cells, all of its text escaped, and leave it as CSV.
+
+        A caption is a table's name: two of one notebook need captions that differ.
+        """
+        path = table_path(self.out, self.name, caption)
+        while self._tables.setdefault(path, caption) != caption:  # long captions may differ at their ends alone
+            path = path.with_stem(f"{path.stem}_more")
+        write_table(path, df)
         display(HTML(table_html(df, caption)))
 
     def say(self, markdown_text: str) -> None:

@@ -97,6 +97,18 @@ def test_walk_of_every_draft_length_is_reported(report: Path) -> None:
 
 
 @pytest.mark.slow
+def test_two_runs_give_the_same_numbers_tables_and_pages(report: Path, tmp_path: Path) -> None:
+    """Figures stand in the pages; only the first page says how long it took and when."""
+    out = tmp_path / "out"
+    assert run(CASE, out).returncode == 0
+    kinds = ("results/*", "tables/*", "patched/*", "[0-9]*.html")
+    names = [sorted(p.relative_to(folder) for kind in kinds for p in folder.glob(kind)) for folder in (report, out)]
+    assert names[0] == names[1]
+    assert len(names[0]) > 4 * len(NOTEBOOKS)
+    assert not [name for name in names[0] if (report / name).read_bytes() != (out / name).read_bytes()]
+
+
+@pytest.mark.slow
 def test_without_ids_the_search_finds_the_wiring_and_the_fault(tmp_path: Path) -> None:
     """With what fed fc removed from the case, notebook 04 ranks [0, 3, 16] first and the verdict still stands."""
     out = tmp_path / "out"

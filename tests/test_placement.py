@@ -364,7 +364,7 @@ def test_the_map_shows_every_angle(five) -> None:
     placement = place(iter(five))
     figure = plots.placement_map(placement, "The states lie in order")
     axes = figure.axes[0]
-    assert axes.get_title(loc="left") == "The states lie in order"
+    assert figure.get_suptitle() == "The states lie in order"
     np.testing.assert_array_equal(axes.images[0].get_array(), placement.angles)
     assert [label.get_text() for label in axes.get_xticklabels()] == [f"B({b})" for b in STORED]
     assert len(axes.texts) == 25

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import io
 import json
 import re
+import zipfile
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 
-import nbformat
 import pytest
+from tiny_notebooks import START, Page, notebook
 from typer.testing import CliRunner
 
 from eagle3lib.__main__ import app
 from eagle3lib.findings import Severity
 from eagle3lib.run import run_notebooks
 
-PARAMETERS = """\
-case: str = "case.toml"  # the case
-out: str = "reports/tiny"  # the report's folder
-device: str = "auto"  # auto, cpu or cuda
-interactive: bool = False  # sliders
-steps: int = 4  # draft length
-names: list = ["a"]  # a list"""
-START = """\
-from eagle3lib.workbook import start
-book = start("{name}", case, out, dict(device=device, steps=steps, interactive=interactive))"""
 NARRATE = """\
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -36,7 +28,7 @@ from eagle3lib.findings import Finding, Severity
 fig, ax = plt.subplots()
 ax.plot([1, 2])
 book.figure(fig, 'a line that "rises" <up>')
-book.table(pd.DataFrame({"slot": ["<script>alert(1)</script>"], "norm": [345.678]}), "Norms & slots")
+book.table(pd.DataFrame({"slot": ["<script>alert(1)</script>", "=1+1"], "norm": [345.678, -2.0]}), "Norms & slots")
 book.finding(Finding("cost.risk", Severity.RISK, "A <risk>", "It may cost.", "Wait.", {"AL": [1.5, 1.7]}))
 book.number("lengths", {"al": torch.tensor(1.5), "none": float("nan"), "steps": steps})
 book.unanswered("Who <knows>?", "a log")
@@ -64,19 +56,6 @@ class Ran:
 
     def page(self, name: str) -> str:
         return (self.out / f"{name}.html").read_text(encoding="utf-8")
-
-
-def notebook(path: Path, *code: str) -> None:
-    text = f"# What does {path.stem} ask?\n\nWith $g = W h$ and\n\n$$y = \\frac{{a}}{{b}}$$"
-    node = nbformat.v4.new_notebook(
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-        cells=[
-            nbformat.v4.new_markdown_cell(text, id="title"),
-            nbformat.v4.new_code_cell(PARAMETERS, id="parameters", metadata={"tags": ["parameters"]}),
-            *(nbformat.v4.new_code_cell(source, id=f"cell-{i}") for i, source in enumerate(code)),
-        ],
-    )
-    nbformat.write(node, path)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +162,7 @@ def test_results_hold_what_was_recorded(first):
 def test_the_same_run_gives_the_same_bytes(first, workplace):
     again = run(workplace, "again", only="01", settings=["steps=6"], fail_on=Severity.FAULT)
     assert again.code == 0  # its finding is a risk
-    for name in ("01_good.html", "results/01_good.json"):
+    for name in ("01_good.html", "results/01_good.json", "tables/01_norms_slots.csv"):
         assert (again.out / name).read_bytes() == (first.out / name).read_bytes()
 
 
@@ -199,29 +178,48 @@ def test_results_of_another_case_are_not_mixed_in(first, workplace):
     assert "give another --out" in ran.printed
 
 
-class Page(HTMLParser):
-    """The parts of a page that could reach outside, or shut somebody out."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-
 @pytest.mark.parametrize("name", ["index", "01_good", "03_fails", "07_verdict"])
 def test_pages_need_nothing_from_elsewhere(everything, name):
     text = everything.page(name)
     page = Page(text)
-    assert not [tag for tag, _ in page.tags if tag in ("script", "link", "iframe", "object")]
+    assert not [tag for tag, _ in page.tags if tag in ("iframe", "object", "embed", "base")]
     for _, attributes in page.tags:
         for key in ("src", "href"):
-            assert not re.match(r"\w+:(?!image/png)|//", attributes.get(key, "")), attributes[key]
+            assert not re.match(r"(?!data:(image/png|,))\w+:|//", attributes.get(key, "")), attributes[key]
     assert not re.search(r"url\(|@import", text)
     assert len(text) < 2_000_000
     assert ("html", {"lang": "en"}) in page.tags
+
+
+@pytest.mark.parametrize("name", ["index", "01_good", "03_fails"])
+def test_a_page_s_policy_allows_its_own_script_and_nothing_else(everything, name):
+    text = everything.page(name)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for tag, a in Page(text).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert policy.endswith(f"script-src 'sha256-{digest}'")
+
+
+@pytest.mark.parametrize("name", ["index", "01_good", "07_verdict"])
+def test_ids_and_headings_are_unique_and_headings_do_not_skip_a_level(everything, name):
+    page = Page(everything.page(name))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", ["index", "01_good"])
+def test_the_keyboard_reaches_the_content_first_and_whatever_scrolls(everything, name):
+    tags = Page(everything.page(name)).tags
+    first = next(attributes for tag, attributes in tags if tag == "a")
+    assert first["href"] == "#content"
+    assert ("main", {"id": "content"}) in tags
+    boxes = [attributes for tag, attributes in tags if attributes.get("class") in ("table", "scroll") or tag == "pre"]
+    assert boxes
+    assert all(box.get("tabindex") == "0" for box in boxes)
 
 
 @pytest.mark.parametrize("name", ["index", "01_good", "07_verdict"])
@@ -236,9 +234,9 @@ def test_pages_are_readable_without_seeing_and_escape_what_is_not_theirs(everyth
     page = everything.page("01_good")
     images = [attributes for tag, attributes in Page(page).tags if tag == "img"]
     assert [image["alt"] for image in images] == ['a line that "rises" <up>']
-    assert "<caption>Norms &amp; slots</caption>" in page
+    assert "<caption><span>Norms &amp; slots</span></caption>" in page
     assert 'scope="col"' in page
-    assert "<script" not in page
+    assert "<script>alert" not in page
     assert "A &lt;risk&gt;" in page
     assert page.count("<math") == 2
     assert "$$" not in page
@@ -246,7 +244,7 @@ def test_pages_are_readable_without_seeing_and_escape_what_is_not_theirs(everyth
 
 def test_the_first_page_states_the_verdict_and_its_evidence(everything):
     page = everything.page("index")
-    assert "<h1>fc is fed &lt;wrong&gt; states.</h1>" in page
+    assert '<h1 id="verdict" data-text>fc is fed &lt;wrong&gt; states.</h1>' in page
     assert "&lt;b&gt;Wrong&lt;/b&gt;" in page
     for text in ("1.66", "1.60 to 1.70", "SGLang", "ids: [-1]", "Who &lt;knows&gt;?", "It takes 4 steps"):
         assert text in page
@@ -279,3 +277,31 @@ def test_the_command_line_passes_codes_on(workplace):
     assert done.exit_code == 2
     assert "Expected a case file at" in done.stderr
     assert CliRunner().invoke(app, ["run", "--fail-on", "note"]).exit_code == 2
+
+
+def test_a_table_is_left_as_csv_that_a_spreadsheet_does_not_run(first):
+    text = (first.out / "tables" / "01_norms_slots.csv").read_text(encoding="utf-8")
+    assert text == "slot,norm\n<script>alert(1)</script>,345.678\n'=1+1,-2.0\n"
+    assert 'href="tables/01_norms_slots.csv"' in first.page("index")
+
+
+def test_the_archive_holds_the_report_and_its_links_work_there(first, everything, tmp_path):
+    for ran in (first, everything):
+        with zipfile.ZipFile(ran.out / "report.zip") as packed:
+            packed.extractall(tmp_path / ran.out.name)
+        (folder,) = (tmp_path / ran.out.name).iterdir()
+        assert folder.name == "tiny-report"
+        for page in folder.glob("*.html"):
+            targets = [a["href"] for tag, a in Page(page.read_text(encoding="utf-8")).tags if tag == "a"]
+            local = [target for target in targets if not target.startswith("#")]
+            assert local
+            assert all((folder / target).exists() for target in local)
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_links_between_notebooks_lead_to_pages_and_others_are_words(everything):
+    page = everything.page("01_good")
+    assert '<a href="02_mistake.html">next</a>' in page
+    assert "09_none" not in page
+    assert "docs.md" not in page
+    assert "the docs" in page

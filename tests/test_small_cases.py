@@ -78,6 +78,16 @@ def test_one_response_has_a_length_and_no_interval(tmp_path):
     assert "recurrence.unknown" in found
 
 
+def test_responses_too_short_for_a_stretch_show_none(tmp_path):
+    """Turns of 11 tokens: the kinds of tokens are told, and no stretch of 16 is there to be shown."""
+    toys.write_target(tmp_path / "target")
+    vocabulary = {f"word{i}": i for i in range(toys.VOCABULARY)}
+    (tmp_path / "target" / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+    record = lengths(tmp_path, [toys.make_sample(i) for i in TWO], tree_samples=0)
+    assert record["numbers"]["token_kinds"]
+    assert "tokens a round along the walk" in record["answer"]
+
+
 def test_sampled_responses_alone_are_answered(tmp_path):
     record = lengths(tmp_path, [toys.make_sample(i) for i in TWO], "temperature = 0.8")
     assert len(record["numbers"]["sampled"]) > 1

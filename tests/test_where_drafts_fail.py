@@ -63,6 +63,8 @@ def test_the_kind_that_ends_rounds_is_found():
     assert kinds[FIRST].first_step.count == 3
     assert sum(c.share for c in found) == pytest.approx(1)
     assert kinds["number"].share == pytest.approx(20 / 70)
+    assert {kinds[FIRST].n_ended, kinds["word"].n_ended} == {0}
+    assert [c.name for c in found[1:]] == sorted([FIRST, "word"])  # ties stand alike in every run
 
 
 def test_tokens_of_a_response_carry_the_step_that_drafted_them():
