@@ -10,18 +10,22 @@ from matplotlib.figure import Figure
 from eagle3lib.batches import AtBatch
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.plans import Plan
-from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of, with_intervals
+from eagle3lib.plots._style import BEST, FAINT, NEUTRAL, SERIES, STYLES, figure_of, with_intervals
 from eagle3lib.speeds import Speed, break_even, quotient
 from eagle3lib.throughput import CostModel
 
 #: Drafting and the rest of a round; not the colours of the wirings.
-PARTS = (("drafting", "#CC79A7", "//"), ("verification and overhead", "#56B4E9", ""), ("whole round", "#56B4E9", ""))
+PARTS = (("drafting", NEUTRAL, "//"), ("verification and overhead", FAINT, ""), ("whole round", FAINT, ""))
 
 
 def rounds(speeds: Sequence[Speed], model: CostModel, title: str) -> Figure:
     """Measured rounds by verified nodes, split where a profile splits them; the line between; a token's time."""
     shown = [s for s in speeds if s.steps != 0 and s.nodes is not None and s.batch == model.batch]
-    figure, (axes,) = figure_of(3.4)
+    look = (
+        "Look at how little of a bar grows with its nodes: what is left at one node is paid whatever is drafted."
+        " The dashed line is a token without a draft, with its interval; whiskers are intervals of the round."
+    )
+    figure, (axes,) = figure_of(3.4, title=title, look=look)
     x = np.array([s.nodes for s in shown])
     split = all(s.draft_ms is not None for s in shown)
     bottom = np.zeros(len(shown))
@@ -44,29 +48,31 @@ def rounds(speeds: Sequence[Speed], model: CostModel, title: str) -> Figure:
     axes.set_ylabel("milliseconds a round")
     axes.set_ylim(0)
     axes.legend(frameon=False, fontsize="small")
-    axes.set_title(title)
     return figure
 
 
 def earned(by_wiring: Mapping[str, Sequence[Plan]], token_ms: Estimate, title: str) -> Figure:
     """Acceptance length of chains beside what each has to yield."""
-    figure, (axes,) = figure_of(3.4)
+    look = "Look at where a curve lies above the break-even: only those draft lengths pay. Shades are 95 % intervals."
+    figure, (axes,) = figure_of(3.4, title=title, look=look)
     for name, found in by_wiring.items():
         chains = [p for p in found if p.shape.topk == 1 and p.shape.steps]
         with_intervals(axes, [p.shape.steps for p in chains], [p.length for p in chains], *STYLES[name], name)
     needed = [break_even(p.round_ms, token_ms) for p in chains]
-    with_intervals(axes, [p.shape.steps for p in chains], needed, "black", "x", ":", "break-even")
+    with_intervals(axes, [p.shape.steps for p in chains], needed, *BEST, ":", "break-even")
     axes.set_xlabel("draft length K (chain)")
     axes.set_ylabel("tokens a round, bonus included")
     axes.set_ylim(1)
     axes.legend(frameon=False)
-    axes.set_title(title)
     return figure
 
 
 def speeds_by_shape(by_wiring: Mapping[str, Sequence[Plan]], title: str) -> Figure:
     """Expected tokens a second of chains by draft length, and without a draft."""
-    figure, (axes,) = figure_of(3.4)
+    look = (
+        "Look at which draft lengths lie above the dashed line, the speed without a draft. Shades are 95 % intervals."
+    )
+    figure, (axes,) = figure_of(3.4, title=title, look=look)
     off = None
     for name, found in by_wiring.items():
         chains = [p for p in found if p.shape.topk == 1 and p.shape.steps]
@@ -79,38 +85,37 @@ def speeds_by_shape(by_wiring: Mapping[str, Sequence[Plan]], title: str) -> Figu
     axes.set_ylabel("tokens a second")
     axes.set_ylim(0)
     axes.legend(frameon=False)
-    axes.set_title(title)
     return figure
 
 
 def over_batches(found: Sequence[AtBatch], title: str) -> Figure:
     """What the fastest plan gains over serving without a draft, by batch size."""
-    figure, (axes,) = figure_of(3.0)
-    with_intervals(axes, [a.batch for a in found], [a.ratio for a in found], *STYLES["trained"], "fastest")
+    look = "Look at where the curves fall to 1: from there on speculation gains nothing. Shades are 95 % intervals."
+    figure, (axes,) = figure_of(3.0, title=title, look=look)
+    with_intervals(axes, [a.batch for a in found], [a.ratio for a in found], *SERIES[0], "fastest")
     fixed = [a for a in found if a.chain is not None]
     if fixed:
         ratios = [quotient(a.chain.speed, a.off.speed) for a in fixed]
-        with_intervals(axes, [a.batch for a in fixed], ratios, *STYLES["served"], fixed[0].chain.shape.label)
+        with_intervals(axes, [a.batch for a in fixed], ratios, *SERIES[1], fixed[0].chain.shape.label)
     axes.axhline(1, color=NEUTRAL, ls=":")
     axes.set_xscale("log", base=2)
     axes.set_xticks([a.batch for a in found], [str(a.batch) for a in found])
     axes.set_xlabel("sequences served at once")
     axes.set_ylabel("times the speed without a draft")
     axes.legend(frameon=False)
-    axes.set_title(title)
     return figure
 
 
 def widenings(by_target: Mapping[str, Mapping[int, float]], title: str) -> Figure:
     """How many decoding steps a verification costs, by its nodes, one line a target."""
-    figure, (axes,) = figure_of(3.0)
-    for (name, by_nodes), (colour, marker, line) in zip(by_target.items(), STYLES.values(), strict=False):
+    look = "Look at how far the sparse target lies above the dense one: its wider verification reads more experts."
+    figure, (axes,) = figure_of(3.0, title=title, look=look)
+    for (name, by_nodes), (colour, marker, line) in zip(by_target.items(), SERIES, strict=False):
         axes.plot(list(by_nodes), list(by_nodes.values()), marker=marker, ls=line, color=colour, label=name)
     axes.set_xlabel("verified nodes a round, root included")
     axes.set_ylabel("decoding steps")
     axes.set_ylim(0)
     axes.legend(frameon=False)
-    axes.set_title(title)
     return figure
 
 
