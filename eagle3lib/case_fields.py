@@ -1,0 +1,118 @@
+"""The fields of a case.toml as its models declare them: kind, default, and the comment behind each in the source."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+
+from pydantic_core import PydanticUndefined
+
+from eagle3lib.boundaries import Wiring
+from eagle3lib.case import Case, Flags, Section
+
+#: Annotations in the source → words for them.
+KINDS = {"Path": "path", "str": "text", "int": "whole number", "float": "number", "bool": "true or false",
+         "BoundaryField": "boundary", "Boundary": "boundary", "Flags": "table of flags"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CaseField:
+    """One field.
+
+    Attributes:
+        kind: what it takes, in words.
+        default: None where it must be given or stands for nothing.
+        meaning: the comment behind it in the source.
+    """
+
+    name: str
+    kind: str
+    required: bool
+    default: object
+    meaning: str
+
+    @property
+    def placeholder(self) -> str:
+        """A value of its kind, for a line that is to be filled in."""
+        if self.kind.startswith("list"):
+            return "[]"
+        if self.kind.startswith("table"):
+            return "{}"
+        return {"whole number": "1", "number": "1.0", "true or false": "true"}.get(self.kind, '""')
+
+
+@dataclass(frozen=True)
+class CaseSection:
+    """A table of case.toml: its header, what its model says of it, its fields."""
+
+    name: str
+    header: str
+    purpose: str
+    fields: tuple[CaseField, ...]
+
+
+def case_sections() -> tuple[CaseSection, ...]:
+    """Every table of a case in the order of the model, first the fields that stand outside any."""
+    tables = {name: found for name in Case.model_fields if (found := _section_of(name))}
+    top = [f for f in model_fields(Case) if f.name not in tables and f.name != "path"]
+    found = [CaseSection("", "", (inspect.getdoc(Case) or "").split("\n")[0], tuple(top))]
+    for name, model in tables.items():
+        repeats = str(Case.model_fields[name].annotation).startswith("tuple")
+        header = f"[[{name}]]" if repeats else f"[{name}]"
+        found.append(CaseSection(name, header, (inspect.getdoc(model) or "").split("\n")[0], model_fields(model)))
+    return tuple(found)
+
+
+def flag_fields() -> tuple[CaseField, ...]:
+    """The flags of a wiring, as `[training]` and `[served]` take them."""
+    declared = _declared(Wiring)
+    return tuple(
+        CaseField(name, _kind(declared[name][0]), False, None, declared[name][1]) for name in Flags.model_fields
+    )
+
+
+def model_fields(model: type[Section]) -> tuple[CaseField, ...]:
+    """The fields of one table."""
+    declared = _declared(model)
+    found = []
+    for name, info in model.model_fields.items():
+        default = None if info.default is PydanticUndefined else info.default
+        annotation, meaning = declared[name]
+        found.append(CaseField(name, _kind(annotation), info.is_required(), default, meaning))
+    return tuple(found)
+
+
+def _section_of(name: str) -> type[Section] | None:
+    """The model of a table of the case, None for a plain field."""
+    annotation = Case.model_fields[name].annotation
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+
+
+def _declared(model: type) -> dict[str, tuple[str, str]]:
+    """Field → its annotation and the comment at the end of its line."""
+    source = inspect.getsource(model)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    (body,) = ast.parse(source).body
+    return {
+        node.target.id: (ast.unparse(node.annotation), comments.get(node.end_lineno, ""))
+        for node in body.body
+        if isinstance(node, ast.AnnAssign)
+    }
+
+
+def _kind(annotation: str) -> str:
+    """An annotation of the source in words."""
+    text = annotation.removesuffix(" | None")
+    if several := re.fullmatch(r"tuple\[(.+), \.\.\.\]", text):
+        return f"list of {_kind(several[1])}"
+    if choice := re.fullmatch(r"Literal\[(.+)\]", text):
+        return "one of " + ", ".join(f"`{word}`" for word in ast.literal_eval(f"[{choice[1]}]"))
+    if " | " in text:
+        return " or ".join(map(_kind, text.split(" | ")))
+    return KINDS.get(text, text)

@@ -1,0 +1,279 @@
+"""`python -m eagle3lib new`: a case from what there is, that loads, says what it guessed and what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import forms
+import nbformat
+import pytest
+import torch
+import toys
+import written
+from bundled import CASE, ROOT
+from typer.testing import CliRunner
+
+from eagle3lib.__main__ import app
+from eagle3lib.case import Case, load_case
+from eagle3lib.dialects import read_checkpoint
+from eagle3lib.investigation import Investigation
+from eagle3lib.run import NOTEBOOKS
+
+BUNDLED = load_case(CASE)
+TARGET = CASE.parent / "target" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def new(*arguments: object):
+    return CliRunner().invoke(app, ["new", *map(str, arguments)])
+
+
+def made(folder: Path, *arguments: object) -> tuple[Case, str, str]:
+    """The case that is written to `folder`, its text, and what was printed."""
+    found = new(*arguments, "--out", folder / "case.toml")
+    assert found.exit_code == 0, found.output
+    return load_case(folder / "case.toml"), (folder / "case.toml").read_text(), found.output
+
+
+def refused(*arguments: object) -> str:
+    """The one sentence, or two, with which a mistake is answered."""
+    found = new(*arguments)
+    assert found.exit_code == 2, found.output
+    assert found.output.count("\n") == 1
+    return found.output
+
+
+def dump_lines(text: str) -> list[str]:
+    """The lines of the first `[[dumps]]` of a case, comment signs taken off names and values."""
+    begin = re.search(r"^(# )?\[\[dumps\]\]$", text, flags=re.MULTILINE).start()
+    block = text[begin:].split("\n\n")[0]
+    return [line for line in re.findall(r"^(?:# )?(\[\[.*|\w+ = .*)$", block, flags=re.MULTILINE)]
+
+
+def filled(lines: list[str], **values: object) -> dict:
+    """Those lines as a table, some with other values, those given None left out."""
+    kept = [line for line in lines if line.split(" = ")[0] not in values]
+    (table,) = tomllib.loads("\n".join(kept))["dumps"]
+    return table | {name: value for name, value in values.items() if value is not None}
+
+
+def draft_of(folder: Path, form: str = "speculators") -> Path:
+    forms.WRITERS[form](folder / "draft", toys.draft_tensors())
+    return folder / "draft"
+
+
+@pytest.mark.parametrize("form", forms.WRITERS)
+def test_a_draft_alone_is_a_case_in_every_form(form, tmp_path):
+    case, text, printed = made(tmp_path, "--draft", draft_of(tmp_path, form))
+    assert 'path = "draft"' in text
+    assert case.draft.path == tmp_path / "draft"
+    assert case.dumps == () and case.target is None and case.served is None
+    assert read_checkpoint(case.draft.path).dialect in text
+    assert "3 slots of 32" in text
+    guessed = Investigation(case).trainer
+    assert f'# trainer = "{guessed.name}"' in text
+    assert printed.endswith("case.toml --only 01\n")
+    for option in ("--target PATH", "--dump PATH", "--engine NAME", "training.full_acc"):
+        assert option in printed
+    lacks = "embed_tokens.weight" not in read_checkpoint(case.draft.path).tensors
+    assert ("takes its embedding from it" in printed) == lacks
+
+
+def test_every_line_that_is_left_out_is_a_field(tmp_path):
+    """Uncommented, it parses, and its name is one that the case knows."""
+    _, text, _ = made(tmp_path, "--draft", draft_of(tmp_path))
+    lines = re.findall(r"^(?:# )?(\[.*|\w+ = .*)$", text, flags=re.MULTILINE)
+    data = tomllib.loads("\n".join(lines))
+    assert {"draft", "target", "training", "dumps", "served", "drafts"} <= set(data)
+    for name, table in data.items():
+        fields = Case.model_fields[name]
+        model = next((m for m in (fields.annotation, *getattr(fields.annotation, "__args__", ()))
+                      if hasattr(m, "model_fields")), None)  # fmt: skip
+        for row in table if isinstance(table, list) else [table]:
+            assert model is None or set(row) <= set(model.model_fields), name
+
+
+@pytest.mark.parametrize("layout", written.WRITERS)
+def test_dumps_of_every_layout_are_used_or_say_what_to_fill_in(layout, tmp_path):
+    truth = written.WRITERS[layout](tmp_path / "dump", written.samples())
+    toys.write_target(tmp_path / "target")
+    draft = draft_of(tmp_path)
+    case, text, printed = made(tmp_path, "--draft", draft, "--target", tmp_path / "target", "--dump", tmp_path / "dump")
+    lines = dump_lines(text)
+    masked = layout not in ("vllm", "tensorrt_llm", "sglang", "huggingface")
+    told = {line.split(" = ")[0] for line in lines}
+    assert ("prompt_length" in told) == (not masked and layout != "sglang")
+    values = {} if masked else {"prompt_length": written.PROMPT, "turn_begins": None, "turn_ends": None}
+    if layout == "sglang":
+        values = {}
+    table = filled(lines, **values)
+    if case.dumps:
+        (section,) = case.dumps
+        assert Investigation(case).stored_boundaries(section) == truth
+    else:
+        assert "left out until" in printed
+        assert "uncomment them" in text
+    stated = tuple(table["boundaries"])
+    assert stated == truth or not stated
+    table["boundaries"] = list(truth)
+    path = tmp_path / "filled.toml"
+    body = "\n".join(f"{name} = {json.dumps(value)}" for name, value in table.items())
+    path.write_text(f'[draft]\npath = "draft"\n[target]\npath = "target"\n[[dumps]]\n{body}\n')
+    inv = Investigation(load_case(path))
+    assert len(list(inv.open(inv.case.dumps[0]))) == 3
+
+
+def test_axes_that_sizes_leave_open_are_asked_for(tmp_path):
+    """As many states as tokens."""
+    (tmp_path / "dump").mkdir()
+    data = {"input_ids": torch.arange(4), "hidden_states": torch.zeros(4, 4, toys.HIDDEN)}
+    torch.save(data, tmp_path / "dump" / "a.pt")
+    _, text, printed = made(tmp_path, "--draft", draft_of(tmp_path), "--dump", tmp_path / "dump")
+    assert '# axes = ["tokens", "states", "hidden"]' in text
+    assert "[4, 4, 32]" in text
+    assert "left out until" in printed
+
+
+def test_the_bundled_dumps_are_supposed_as_they_are(tmp_path):
+    """By the layer ids of both sides, by what the target proves, and from nothing that the case states."""
+    _, text, printed = made(
+        tmp_path, "--draft", BUNDLED.draft.path, "--target", TARGET, "--dump", BUNDLED.dumps[0].path, "--engine",
+        "sglang", "--engine-version", "0.5.23", "--server-config", BUNDLED.served.config, "--training-record",
+        BUNDLED.training.record,
+    )  # fmt: skip
+    table = filled(dump_lines(text))
+    assert table["boundaries"] == list(BUNDLED.dumps[0].boundaries)
+    assert "state 1 of 5 is B(0), state 5 of 5 is B(30)" in text
+    assert "# boundaries = [3, 16, 28]" in text.split("[served]")[1]
+    assert "engine's version" not in printed and "--training-record" not in printed
+
+
+def test_a_layout_s_rule_that_the_states_refute_is_not_taken(tmp_path):
+    """The dump held [embedding, 2, 3, n] where the ids say [2, 3, 5, n]."""
+    draft = toys.write_draft(tmp_path / "draft", eagle_aux_hidden_state_layer_ids=[2, 3, 4])
+    target = toys.write_target(tmp_path / "target")
+    inv = Investigation(load_case(made(tmp_path, "--draft", draft, "--target", target)[0].path))
+    sample = toys.make_sample()
+    states = sample.states | {0: inv.target.embed(sample.token_ids)}
+    toys.write_current_dump(tmp_path / "dump", [replace(sample, states=states)], (0, 2, 3, 5))
+    case, text, _ = made(tmp_path, "--draft", draft, "--target", target, "--dump", tmp_path / "dump", "--force")
+    assert case.dumps == ()
+    assert "state 1 of 4 is B(0). guessed" in text and "which this contradicts" in text
+
+
+def test_turns_are_supposed_from_the_words_of_a_chat(tmp_path):
+    """vLLM's files hold no loss mask; SmolLM2's template does mark the turns."""
+    inv = Investigation(BUNDLED)
+    sample = inv.samples([0, 3, 16])[0]
+    stored = {b: state for b, state in sample.states.items()}
+    (tmp_path / "dump").mkdir()
+    from safetensors.torch import save_file
+
+    tensors = {"hidden_states": torch.stack(list(stored.values()), 1), "token_ids": sample.token_ids}
+    save_file(tensors, tmp_path / "dump" / "cmpl-0.safetensors")
+    _, text, _ = made(tmp_path, "--draft", BUNDLED.draft.path, "--target", TARGET, "--dump", tmp_path / "dump")
+    table = filled(dump_lines(text), prompt_length=None)
+    assert "".join(map(inv.target.text, table["turn_begins"])) == "<|im_start|>assistant\n"
+    assert table["boundaries"] == [0, 3, 16]
+    path = tmp_path / "filled.toml"
+    body = "\n".join(f"{name} = {json.dumps(value)}" for name, value in table.items() if name != "path")
+    path.write_text(f'[draft]\npath = "{BUNDLED.draft.path}"\n[[dumps]]\npath = "dump"\n{body}\n')
+    (read,) = Investigation(load_case(path)).open(load_case(path).dumps[0])
+    assert torch.equal(read.loss_mask, sample.loss_mask)
+
+
+@pytest.mark.parametrize("layout", written.WRITERS)
+def test_a_dump_given_as_the_draft_is_named(layout, tmp_path):
+    written.WRITERS[layout](tmp_path / "dump", written.samples())
+    assert "is a dump of hidden states" in refused("--draft", tmp_path / "dump", "--out", tmp_path / "case.toml")
+    assert not (tmp_path / "case.toml").exists()
+
+
+@pytest.mark.parametrize("form", forms.WRITERS)
+def test_a_draft_given_as_something_else_is_named(form, tmp_path):
+    draft = draft_of(tmp_path, form)
+    out = ["--out", tmp_path / "case.toml"]
+    assert "is a draft and no dump" in refused("--draft", draft, "--dump", draft, *out)
+    assert "is a draft and no target" in refused("--draft", draft, "--target", draft, *out)
+
+
+def test_mistakes_are_answered_in_a_sentence(tmp_path):
+    draft, out = draft_of(tmp_path), ["--out", tmp_path / "case.toml"]
+    written.own(tmp_path / "dump", written.samples())
+    target = toys.write_target(tmp_path / "target")
+    gone = tmp_path / "gone"
+    for arguments, said in (
+        (["--draft", gone], "found nothing"),
+        (["--draft", draft, "--dump", gone], "found nothing"),
+        (["--draft", draft, "--target", gone], "found nothing"),
+        (["--draft", target], "none of them a draft's"),
+        (["--draft", draft, "--target", tmp_path / "dump"], "is a dump of hidden states"),
+        (["--draft", draft, "--dump", target], "No known dump layout fits"),
+        (["--draft", draft, *["--dump", tmp_path / "dump"] * 2], "was given twice"),
+        (["--draft", draft, "--engine-version", "0.5.23"], "Expected --engine"),
+        (["--draft", draft, "--engine", "sglan"], "did you mean 'sglang'"),
+        (["--draft", draft, "--engine", "sglang", "--server-config", gone], "(--server-config), found nothing"),
+        (["--draft", draft, "--training-record", tmp_path], "(--training-record), found a folder"),
+    ):
+        assert said in refused(*arguments, *out), arguments
+    assert not (tmp_path / "case.toml").exists()
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path):
+    draft = draft_of(tmp_path)
+    _, text, _ = made(tmp_path, "--draft", draft)
+    (tmp_path / "case.toml").write_text("mine")
+    assert "exists already" in refused("--draft", draft, "--out", tmp_path / "case.toml")
+    assert (tmp_path / "case.toml").read_text() == "mine"
+    assert made(tmp_path, "--draft", draft, "--force")[1] == text
+
+
+def run_page(name: str, case: Path, out: Path) -> dict:
+    """The record of a notebook, run in this process."""
+    scope: dict = {}
+    for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(compile(cell.source, name, "exec"), scope)  # noqa: S102 the notebook is ours
+            if "parameters" in cell.metadata.get("tags", []):
+                scope |= {"case": str(case), "out": str(out), "device": "cpu"}
+    return json.loads((out / "results" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("form", ["specforge", "llama_cpp", "speculators"])
+def test_notebook_01_answers_for_a_draft_alone(form, tmp_path):
+    case, _, _ = made(tmp_path, "--draft", draft_of(tmp_path, form))
+    record = run_page("01_weight_loading", case.path, tmp_path / "out")
+    assert record["answer"]
+    assert [item["needs"] for item in record["unanswered"]] == ["a dump, for the tokens of its responses"]
+
+
+@pytest.mark.slow
+def test_notebooks_02_to_05_answer_for_a_draft_and_a_dump(tmp_path):
+    """Each says which questions it could not answer, and what would."""
+    samples = [toys.make_sample(i, boundaries=range(toys.N_LAYERS + 1)) for i in range(4)]
+    written.own(tmp_path / "dump", [replace(s, states=s.states | {written.FINAL_NORMED: s.states[5]}) for s in samples])
+    case, _, printed = made(tmp_path, "--draft", draft_of(tmp_path), "--dump", tmp_path / "dump")
+    assert "--only" not in printed and len(case.dumps) == 1
+    open_questions = {}
+    for name in ("02_layer_norms", "03_manual_forward", "04_concat_order", "05_acceptance_length"):
+        record = run_page(name, case.path, tmp_path / "out")
+        assert record["answer"], name
+        open_questions[name[:2]] = [item["question"] for item in record["unanswered"]]
+        assert all(item["needs"] for item in record["unanswered"])
+    assert "Do the states belong to the tokens?" in open_questions["02"]
+    assert "Does the trainer's number come back?" in open_questions["03"]
+    assert "What does the served wiring cost?" in open_questions["04"]
+    assert open_questions["05"]
+
+
+def test_the_command_needs_no_jupyter():
+    """It answers within seconds; the runner's imports take longer."""
+    import subprocess
+    import sys
+
+    code = "import sys; sys.argv = ['eagle3lib', 'new']; import eagle3lib.__main__; print('papermill' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
