@@ -36,6 +36,11 @@ def borrowed(seen: Survey) -> list[str]:
     return [part for part, name in parts.items() if name not in seen.checkpoint.tensors]
 
 
+def lacks_weights(seen: Survey) -> bool:
+    """Whether the pass, and so notebooks 03 to 05, needs a target that was not given."""
+    return seen.case.target is None and bool(borrowed(seen))
+
+
 def _target_gaps(seen: Survey) -> Iterator[Gap]:
     if seen.case.target is not None:
         if seen.investigation.target.token_texts is None:
@@ -46,7 +51,7 @@ def _target_gaps(seen: Survey) -> Iterator[Gap]:
         "the target's embedding, final norm and head",
         "--target PATH",
         "02: do the states belong to the tokens, are the tokens the target's own; 03: what would a perfect pupil be"
-        " worth; 04 and 07: what each engine makes of the layer ids, which lines fix it" + lent * bool(borrowed(seen)),
+        " worth; 04 and 07: what each engine makes of the layer ids, which lines fix it" + lent * lacks_weights(seen),
     )
 
 

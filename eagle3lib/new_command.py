@@ -19,7 +19,7 @@ from eagle3lib import ecosystems
 from eagle3lib.case import ServedSection, TrainingSection, load_case
 from eagle3lib.errors import InputError
 from eagle3lib.findings import quantity
-from eagle3lib.gaps import gaps
+from eagle3lib.gaps import gaps, lacks_weights
 from eagle3lib.new_case import case_lines
 from eagle3lib.survey import Survey, survey
 
@@ -100,5 +100,5 @@ def _show(seen: Survey, out: Path, console: Console) -> None:
         console.print("Missing, and what each would allow, by notebook:", style="bold")
     for gap in missing:
         console.print(f"  {escape(gap.what)} ({escape(gap.give)})\n      {escape(gap.allows)}")
-    only = "" if seen.usable else " --only 01"
+    only = " --only 01" if not seen.usable else " --only 01,02" if lacks_weights(seen) else ""
     console.print(f"Next    python -m eagle3lib run --case {escape(shlex.quote(str(out)))}{only}")

@@ -24,7 +24,6 @@ from eagle3lib.dumps import count_files, first_sample, recognise_layout
 from eagle3lib.ecosystems import StoredSample
 from eagle3lib.errors import InputError
 from eagle3lib.findings import quantity
-from eagle3lib.infer import infer_config
 from eagle3lib.investigation import Derived, Investigation
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target
@@ -128,11 +127,9 @@ def survey(
     inv = Investigation(case, "cpu")
     if target is not None:
         _open_target(inv, target)
-    shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-    config = infer_config(draft, checkpoint.config, shapes)
     trained, trouble = _trained(inv)
     seen = tuple(_dump(section, inv) for section in sections)
-    return Survey(inv, checkpoint, config, seen, trained, trouble, inv.served)
+    return Survey(inv, checkpoint, inv.pass_config, seen, trained, trouble, inv.served)
 
 
 def _whole(path: Path) -> Path:

@@ -13,6 +13,8 @@ from eagle3lib.target import Target
 ROLES = ("assistant", "model")
 #: With which they end a turn.
 ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|return|>", "<|endoftext|>", "</s>")
+#: Tokens that a role's name may be cut into.
+LONGEST_ROLE = 3
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,21 @@ def supposed_marks(token_ids: Int[Tensor, " T"], target: Target | None) -> TurnM
         return TurnMarks()
     ids = token_ids.tolist()
     texts = [target.text(i) for i in ids]
-    at = next((i for i, text in enumerate(texts) if text.strip() in ROLES and i > 0), None)
-    if at is None:
-        return TurnMarks()
-    after = next((i for i in range(at + 1, len(ids)) if texts[i].strip()), len(ids))
-    if texts[at - 1].startswith("<") and after < len(ids) and texts[after].startswith("<"):
-        after += 1  # <|start_header_id|>assistant<|end_header_id|>, and the empty line behind it
-        after = next((i for i in range(after, len(ids)) if texts[i].strip()), len(ids))
-    end = next((i for i in range(after, len(ids)) if texts[i] in ENDS), None)
-    words = "".join(texts[at - 1 : after]) + (f" ... {texts[end]}" if end is not None else "")
-    return TurnMarks(tuple(ids[at - 1 : after]), () if end is None else (ids[end],), words)
+    for at in (i for i, text in enumerate(texts) if _is_mark(text)):
+        role = next((n for n in range(1, LONGEST_ROLE + 1) if "".join(texts[at + 1 : at + 1 + n]) in ROLES), None)
+        if role is None:
+            continue
+        begin = at + 1 + role
+        if begin < len(ids) and _is_mark(texts[begin]):  # <|start_header_id|>assistant<|end_header_id|>
+            begin += 1
+        while begin < len(ids) and not texts[begin].strip():
+            begin += 1
+        # A sequence that was cut off has no end of its own; the turns before it have.
+        end = next((i for i in (*range(begin, len(ids)), *range(begin)) if texts[i] in ENDS), None)
+        words = "".join(texts[at:begin]) + (f" ... {texts[end]}" if end is not None else "")
+        return TurnMarks(tuple(ids[at:begin]), () if end is None else (ids[end],), words)
+    return TurnMarks()
+
+
+def _is_mark(text: str) -> bool:
+    return text.startswith("<") and text.endswith(">")
