@@ -13,10 +13,13 @@ from pydantic_core import PydanticUndefined
 
 from eagle3lib.boundaries import Wiring
 from eagle3lib.case import Case, Flags, Section
+from eagle3lib.config import DraftConfig, Rope
 
 #: Annotations in the source → words for them.
 KINDS = {"Path": "path", "str": "text", "int": "whole number", "float": "number", "bool": "true or false",
          "BoundaryField": "boundary", "Boundary": "boundary", "Flags": "table of flags"}  # fmt: skip
+
+PLURALS = {"boundary": "boundaries", "whole number": "whole numbers", "number": "numbers", "path": "paths"}
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,14 @@ def case_sections() -> tuple[CaseSection, ...]:
 
 
 def flag_fields() -> tuple[CaseField, ...]:
-    """The flags of a wiring, as `[training]` and `[served]` take them."""
-    declared = _declared(Wiring)
-    return tuple(
-        CaseField(name, _kind(declared[name][0]), False, None, declared[name][1]) for name in Flags.model_fields
-    )
+    """The flags of a wiring, as `[training]` and `[served]` take them; most stand for an entry of the config's."""
+    declared, config, rope = _declared(Wiring), _declared(DraftConfig), _declared(Rope)
+    found = []
+    for name in Flags.model_fields:
+        annotation, meaning = declared[name]
+        _, same = rope[name.removeprefix("rope_")] if name.startswith("rope_") else config.get(name, ("", ""))
+        found.append(CaseField(name, _kind(annotation), False, None, meaning or same))
+    return tuple(found)
 
 
 def model_fields(model: type[Section]) -> tuple[CaseField, ...]:
@@ -110,7 +116,8 @@ def _kind(annotation: str) -> str:
     """An annotation of the source in words."""
     text = annotation.removesuffix(" | None")
     if several := re.fullmatch(r"tuple\[(.+), \.\.\.\]", text):
-        return f"list of {_kind(several[1])}"
+        kind = _kind(several[1])
+        return f"list of {PLURALS.get(kind, kind.removeprefix('one of '))}"
     if choice := re.fullmatch(r"Literal\[(.+)\]", text):
         return "one of " + ", ".join(f"`{word}`" for word in ast.literal_eval(f"[{choice[1]}]"))
     if " | " in text:
