@@ -16,7 +16,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
