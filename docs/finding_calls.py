@@ -36,7 +36,7 @@ def findings_made() -> dict[str, Made]:
         ValueError: if a code is computed from more than choices between texts, so that it cannot be listed.
     """
     found: dict[str, Made] = {}
-    callers = _callers()
+    callers, tables = _callers(), _tables()
     for path in sorted(LIBRARY.rglob("*.py")):
         for scope, call in _calls(ast.parse(path.read_text(encoding="utf-8"))):
             given = dict(zip(("code", "severity", "title"), call.args, strict=False))
@@ -46,7 +46,7 @@ def findings_made() -> dict[str, Made]:
                 raise ValueError(f"{path}:{call.lineno}: the code of this finding is not readable from the source")
             for code in codes:
                 made = found.setdefault(code, Made(code))
-                made.severities |= _severities(given["severity"], scope)
+                made.severities |= _severities(given["severity"], scope, tables)
                 made.titles += [t for t in _texts(given["title"], scope) if t not in (*made.titles, GAP)]
                 made.pages |= _pages(f"{_module(path)}.{scope.name}", callers)
     return dict(sorted(found.items(), key=lambda item: (STAGES.index(item[0].split(".")[0]), item[0])))
@@ -110,15 +110,34 @@ def _joined(parts: list[list[str]]) -> list[str]:
     return texts
 
 
-def _severities(node: ast.expr, scope: ast.FunctionDef) -> set[Severity]:
-    """The severities that an expression can be; all that the function names where it is computed elsewhere."""
-    named = {
+def _severities(node: ast.expr, scope: ast.FunctionDef, tables: dict[str, set[Severity]]) -> set[Severity]:
+    """The severities that an expression can be: those it names, or those of the table that it is looked up in."""
+    names = {
         n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)
     }
-    found = {Severity[name] for name in named if name in Severity.__members__}
+    found = {Severity[name] for name in names & set(Severity.__members__)}
+    for name in names & set(tables):
+        found |= tables[name]
     if not found and isinstance(node, ast.Name):
         for value in _assigned(node.id, scope):
-            found |= _severities(value, scope)
+            found |= _severities(value, scope, tables)
+    return found
+
+
+def _tables() -> dict[str, set[Severity]]:
+    """The severities in each dictionary that a module defines, by its name."""
+    found: dict[str, set[Severity]] = {}
+    for path in LIBRARY.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Dict)
+                and isinstance(node.targets[0], ast.Name)
+            ):
+                names = {n.id if isinstance(n, ast.Name) else n.attr for value in node.value.values
+                         for n in ast.walk(value) if isinstance(n, ast.Name | ast.Attribute)}  # fmt: skip
+                if severities := {Severity[name] for name in names & set(Severity.__members__)}:
+                    found[node.targets[0].id] = severities
     return found
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import json
 import re
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
+import eagle3lib.case
 from eagle3lib.boundaries import Wiring
 from eagle3lib.case import Case, Flags, Section
 from eagle3lib.config import DraftConfig, Rope
@@ -40,7 +43,9 @@ class CaseField:
 
     @property
     def placeholder(self) -> str:
-        """A value of its kind, for a line that is to be filled in."""
+        """Its default, or a value of its kind, for a line that is to be filled in."""
+        if isinstance(self.default, int | float):
+            return json.dumps(self.default)
         if self.kind.startswith("list"):
             return "[]"
         if self.kind.startswith("table"):
@@ -60,14 +65,20 @@ class CaseSection:
 
 def case_sections() -> tuple[CaseSection, ...]:
     """Every table of a case in the order of the model, first the fields that stand outside any."""
-    tables = {name: found for name in Case.model_fields if (found := _section_of(name))}
-    top = [f for f in model_fields(Case) if f.name not in tables and f.name != "path"]
-    found = [CaseSection("", "", (inspect.getdoc(Case) or "").split("\n")[0], tuple(top))]
-    for name, model in tables.items():
-        repeats = str(Case.model_fields[name].annotation).startswith("tuple")
-        header = f"[[{name}]]" if repeats else f"[{name}]"
-        found.append(CaseSection(name, header, (inspect.getdoc(model) or "").split("\n")[0], model_fields(model)))
-    return tuple(found)
+    top, *tables = _sections(Case, "")
+    return (replace(top, fields=tuple(field for field in top.fields if field.name != "path")), *tables)
+
+
+def _sections(model: type[Section], name: str, repeats: bool = False) -> list[CaseSection]:
+    """A table, and behind it the tables in it."""
+    inner = {field: found for field in model.model_fields if (found := _table_of(model, field))}
+    own = tuple(field for field in model_fields(model) if field.name not in inner)
+    header = f"[[{name}]]" if repeats else f"[{name}]" * bool(name)
+    found = [CaseSection(name, header, (inspect.getdoc(model) or "").split("\n")[0], own)]
+    for field, table in inner.items():
+        several = str(model.model_fields[field].annotation).startswith("tuple")
+        found += _sections(table, f"{name}.{field}".lstrip("."), several)
+    return found
 
 
 def flag_fields() -> tuple[CaseField, ...]:
@@ -92,11 +103,11 @@ def model_fields(model: type[Section]) -> tuple[CaseField, ...]:
     return tuple(found)
 
 
-def _section_of(name: str) -> type[Section] | None:
-    """The model of a table of the case, None for a plain field."""
-    annotation = Case.model_fields[name].annotation
+def _table_of(model: type[Section], field: str) -> type[Section] | None:
+    """The model of a field that is a table of its own, None for any other; flags are written in their line."""
+    annotation = model.model_fields[field].annotation
     candidates = [annotation, *getattr(annotation, "__args__", ())]
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section) and c is not Flags), None)
 
 
 def _declared(model: type) -> dict[str, tuple[str, str]]:
@@ -122,4 +133,7 @@ def _kind(annotation: str) -> str:
         return "one of " + ", ".join(f"`{word}`" for word in ast.literal_eval(f"[{choice[1]}]"))
     if " | " in text:
         return " or ".join(map(_kind, text.split(" | ")))
+    alias = getattr(eagle3lib.case, text, None)
+    if text not in KINDS and get_origin(alias) is Annotated:
+        text = get_args(alias)[0].__name__
     return KINDS.get(text, text)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, boundary_name
-from eagle3lib.case import ServedSection
+from eagle3lib.case import Case, ServedSection
 from eagle3lib.survey import DumpSeen, Survey
 
 
@@ -27,7 +27,7 @@ class Gap:
 
 def gaps(seen: Survey) -> tuple[Gap, ...]:
     """What is missing, in the order of the notebooks that it holds back."""
-    return (*_target_gaps(seen), *_dump_gaps(seen), *_training_gaps(seen), *_served_gaps(seen))
+    return (*_target_gaps(seen), *_dump_gaps(seen), *_training_gaps(seen), *_served_gaps(seen), *_cost_gaps())
 
 
 def borrowed(seen: Survey) -> list[str]:
@@ -144,4 +144,13 @@ def _served_gaps(seen: Survey) -> Iterator[Gap]:
             "the acceptance length that the engine printed",
             "served.acceptance_length and served.steps in the case",
             "05: is the served number explained",
+        )
+
+
+def _cost_gaps() -> Iterator[Gap]:
+    if "cost" in Case.model_fields:
+        yield Gap(
+            "speeds with the draft and without it",
+            "[cost] in the case",
+            "06: what does a round cost, does speculation pay, and at which draft length",
         )
