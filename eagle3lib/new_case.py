@@ -54,10 +54,13 @@ def case_lines(seen: Survey, out: Path) -> str:
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as the case writes it: relative, unless nothing but the root is shared."""
+    """A path as the case writes it: relative to its folder, unless nothing but the root is shared."""
     if path.anchor != folder.anchor or path.parts[1:2] != folder.parts[1:2]:
         return path.as_posix()
-    return Path(os.path.relpath(path, folder)).as_posix()
+    found = Path(os.path.relpath(path, folder))
+    if (folder.resolve() / found).resolve() != path.resolve():  # a link leads to the folder, and `..` elsewhere
+        found = Path(os.path.relpath(path.resolve(), folder.resolve()))
+    return found.as_posix()
 
 
 def _draft(seen: Survey, folder: Path) -> list[str]:
@@ -223,14 +226,18 @@ def _lines(lines: Iterable[Line]) -> list[str]:
     """Lines of TOML with their comments, behind them where they fit and above them where not."""
     written = []
     for line in lines:
-        mark = "# " if line.out else ""
+        mark, why = "# " if line.out else "", _printable(line.why)
         value = line.value if isinstance(line.value, Raw) else toml_value(line.value, None)
         text = f"{mark}{line.name} = {value}"
-        if line.why and len(text) + len(line.why) + 5 > WIDTH:
-            written += textwrap.wrap(
-                line.why, WIDTH, initial_indent="#   ", subsequent_indent="#   ", break_long_words=False
-            )
+        if why and len(text) + len(why) + 5 > WIDTH:
+            indent = {"initial_indent": "#   ", "subsequent_indent": "#   "}
+            written += textwrap.wrap(why, WIDTH, break_long_words=False, **indent)
             written.append(text)
         else:
-            written.append(f"{text}   # {line.why}" if line.why else text)
+            written.append(f"{text}   # {why}" if why else text)
     return written
+
+
+def _printable(text: str) -> str:
+    """Text from files on one line, without what a comment of TOML may not hold."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -49,13 +49,20 @@ def new(
             served,
         )  # fmt: skip
         text = case_lines(seen, out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        _write(out, text)
         load_case(out)
     except InputError as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(escape(str(error)), style="red")
         raise typer.Exit(2) from None
     _show(seen, out, Console(highlight=False, soft_wrap=True))
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror or error}); give another --out.") from None
 
 
 def _file(path: Path | None, option: str) -> Path | None:

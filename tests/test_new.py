@@ -21,6 +21,8 @@ from eagle3lib.__main__ import app
 from eagle3lib.case import Case, load_case
 from eagle3lib.dialects import read_checkpoint
 from eagle3lib.investigation import Investigation
+from eagle3lib.new_case import relative
+from eagle3lib.own_layout import write_sample
 from eagle3lib.run import NOTEBOOKS
 
 BUNDLED = load_case(CASE)
@@ -232,6 +234,63 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
     assert "exists already" in refused("--draft", draft, "--out", tmp_path / "case.toml")
     assert (tmp_path / "case.toml").read_text() == "mine"
     assert made(tmp_path, "--draft", draft, "--force")[1] == text
+
+
+def test_text_of_files_stays_in_its_comment(tmp_path):
+    """An architecture's name with a line break in it begins no section."""
+    draft = draft_of(tmp_path, "specforge")
+    config = json.loads((draft / "config.json").read_text())
+    config["architectures"] = ['LlamaForCausalLMEagle3\n[target]\npath = "/etc"\x00\u2028x']
+    (draft / "config.json").write_text(json.dumps(config))
+    case, text, _ = made(tmp_path, "--draft", draft)
+    assert case.target is None
+    assert "[target]" not in [line.strip() for line in text.splitlines()]
+
+
+def test_paths_are_relative_to_where_the_case_really_lies(tmp_path):
+    """Written through a link to another depth; inside the folder, beside it, and with nothing shared."""
+    draft = draft_of(tmp_path)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    case, text, _ = made(tmp_path / "link", "--draft", draft)
+    assert 'path = "../../draft"' in text and case.draft.path == draft
+    inner = draft_of(tmp_path / "link" / "inside")
+    case, text, _ = made(tmp_path / "link", "--draft", inner, "--force")
+    assert 'path = "inside/draft"' in text
+    assert relative(Path("/srv/dump"), Path("/home/me/case")) == "/srv/dump"
+
+
+def test_two_dumps_of_one_name_get_names_of_their_own(tmp_path):
+    for parent in ("one", "two"):
+        (tmp_path / parent).mkdir()
+        written.own(tmp_path / parent / "dump", written.samples())
+    dumps = ["--dump", tmp_path / "one" / "dump", "--dump", tmp_path / "two" / "dump"]
+    case, _, _ = made(tmp_path, "--draft", draft_of(tmp_path), *dumps)
+    assert [(d.name, d.path.parent.name) for d in case.dumps] == [("dump", "one"), ("dump-2", "two")]
+
+
+def test_what_is_missing_is_said_and_what_is_there_is_not(tmp_path):
+    """A dump of every boundary that is used; one without the last state; one without a slot's."""
+    draft, target = draft_of(tmp_path), toys.write_target(tmp_path / "target")
+    given = ["--draft", draft, "--target", target, "--force", "--dump"]
+    asked = {
+        "last": "the state after the last block in any dump (a dump with B(5) or final_normed)",
+        "slots": "B(0), B(2), B(3) in one greedy dump",
+        "every": "every boundary, B(0) to B(5), in one dump",
+        "sampled": "a dump of sampled responses",
+    }
+    for held, temperature, said in (
+        ((0, 1, 2, 3, 4, 5), 0.0, {"sampled"}),
+        ((0, 2, 3, 5), 0.8, {"slots", "every"}),
+        ((0, 2, 3), 0.0, {"last", "every", "sampled"}),
+        ((0, 2, 5), 0.0, {"slots", "every", "sampled"}),
+    ):
+        folder = tmp_path / f"dump{len(held)}{held[-1]}"
+        sample = toys.make_sample()
+        states = {b: sample.states[b] for b in held}
+        write_sample(folder, 0, sample.token_ids, sample.loss_mask, states, metadata={"temperature": str(temperature)})
+        _, _, printed = made(tmp_path, *given, folder)
+        assert {name for name, text in asked.items() if text in printed} == said, held
 
 
 def run_page(name: str, case: Path, out: Path) -> dict:
