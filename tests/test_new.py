@@ -312,6 +312,15 @@ def test_notebook_01_answers_for_a_draft_alone(form, tmp_path):
     assert [item["needs"] for item in record["unanswered"]] == ["a dump, for the tokens of its responses"]
 
 
+def test_notebook_02_answers_for_a_draft_without_an_embedding_and_a_dump(tmp_path):
+    """The pass needs a target then, and so the next command names no later notebook."""
+    written.own(tmp_path / "dump", written.samples())
+    case, _, printed = made(tmp_path, "--draft", draft_of(tmp_path, "specforge"), "--dump", tmp_path / "dump")
+    assert printed.endswith("--only 01,02\n")
+    record = run_page("02_layer_norms", case.path, tmp_path / "out")
+    assert "Do the states belong to the tokens?" in [item["question"] for item in record["unanswered"]]
+
+
 @pytest.mark.slow
 def test_notebooks_02_to_05_answer_for_a_draft_and_a_dump(tmp_path):
     """Each says which questions it could not answer, and what would."""
