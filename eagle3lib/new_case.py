@@ -150,7 +150,7 @@ def _turns(seen: Survey, dump: DumpSeen) -> list[Line]:
 def _boundaries(seen: Survey, dump: DumpSeen) -> tuple[list, str]:
     """Boundaries of a dump's states, known or supposed, and what speaks for them."""
     n_states = len(dump.stored.states)
-    told = [f"state {place + 1} of {n_states} is {boundary_name(b)}" for place, b in sorted(dump.proved.items())]
+    told = [f"state {place + 1} of {n_states} is {boundary_name(b[0])}" for place, b in sorted(dump.proved.items())]
     proved = f"Proved on the first sample: {', '.join(told)}. " if told else ""
     if dump.boundaries is not None:
         stated = dump.stored.boundaries is not None
@@ -171,7 +171,7 @@ def _suppositions(seen: Survey, dump: DumpSeen) -> list[list]:
         return []
     slots, shape = seen.trained.wiring.slots, seen.investigation.shape
     both = list(in_depth_order({*slots, *(seen.served.wiring.slots if seen.served else ())}))
-    last = [b for b in dump.proved.values() if b != 0]
+    last = [possible[0] for possible in dump.proved.values() if possible != (0,)]
     usual = last or [FINAL_NORMED if dump.stored.last_normed else shape.n_layers]
     found = []
     for tail in (usual, []) if last else ([], usual):

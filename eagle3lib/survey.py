@@ -41,7 +41,8 @@ class DumpSeen:
         stored: its first sample, None where none can be read yet; then `trouble` says why.
         boundaries: of its states, by its files or its layout's rule; None where `trouble` says why not.
         trouble: one sentence on what the case must state before the dump can be read, "" where nothing.
-        proved: place in stored order → boundary, of the states that the target itself tells: B(0) and the last.
+        proved: place in stored order → what the target tells of the state there: B(0); or B(n) and its norm, the
+            likelier of the two first.
     """
 
     section: DumpSection
@@ -50,7 +51,7 @@ class DumpSeen:
     stored: StoredSample | None
     boundaries: tuple[Boundary, ...] | None
     trouble: str
-    proved: dict[int, Boundary] = field(default_factory=dict)
+    proved: dict[int, tuple[Boundary, ...]] = field(default_factory=dict)
 
     @property
     def masked(self) -> bool:
@@ -68,8 +69,8 @@ class DumpSeen:
         return self.boundaries is not None and not self.agrees(self.boundaries)
 
     def agrees(self, boundaries: Sequence[Boundary]) -> bool:
-        """Whether these could be its boundaries, by number and by what is proved; B(n) and its norm count as one."""
-        fits = (boundaries[i] == 0 if b == 0 else boundaries[i] in (b, FINAL_NORMED) for i, b in self.proved.items())
+        """Whether these could be its boundaries, by their number and by what is proved."""
+        fits = (boundaries[place] in possible for place, possible in self.proved.items())
         return len(boundaries) == len(self.stored.states) and all(fits)
 
 
@@ -239,7 +240,7 @@ def _dump(section: DumpSection, inv: Investigation) -> DumpSeen:
     return DumpSeen(section, layout.label, n_files, stored, boundaries, trouble, proved)
 
 
-def _proved(stored: StoredSample, target: Target) -> dict[int, Boundary]:
+def _proved(stored: StoredSample, target: Target) -> dict[int, tuple[Boundary, ...]]:
     """Place → boundary of the states that are the embedding output, or give the recorded tokens by the head."""
     places = [i for i, state in enumerate(stored.states) if state.shape[1] == target.hidden_size]
     n_tokens = len(stored.token_ids)
@@ -248,10 +249,11 @@ def _proved(stored: StoredSample, target: Target) -> dict[int, Boundary]:
     states = {-1 - i: stored.states[i] for i in places}
     sample = Sample(stored.name, stored.token_ids, mask, states, temperature=0.0)
     try:
-        found = {i: 0 for i in places if is_embedding(target, stored.states[i], stored.token_ids)}
+        found = {i: (0,) for i in places if is_embedding(target, stored.states[i], stored.token_ids)}
         last = max(last_matches(target, [sample], list(states)), key=lambda m: m.rate, default=None)
     except InputError:  # tokens outside the target's vocabulary, which notebook 02 names
         return {}
     if last is not None and last.rate >= LAST_RATE:
-        found[-1 - last.boundary] = FINAL_NORMED if last.normed else target.n_layers
+        possible = (target.n_layers, FINAL_NORMED)
+        found[-1 - last.boundary] = possible[::-1] if last.normed else possible
     return found

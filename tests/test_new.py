@@ -169,6 +169,17 @@ def test_a_layout_s_rule_that_the_states_refute_is_not_taken(tmp_path):
     assert "state 1 of 4 is B(0). guessed" in unfolded(text) and "which this contradicts" in unfolded(text)
 
 
+def test_a_last_state_that_is_normed_is_left_to_notebook_02(tmp_path):
+    """The layout's rule says B(n) and the states say its norm: the dump is used, and the note says which it is."""
+    inv = Investigation(BUNDLED)
+    sample = inv.samples([0, 3, 16, 30])[0]
+    states = {**{b: sample.states[b] for b in (0, 3, 16)}, 30: inv.target.final_norm(sample.states[30])}
+    toys.write_current_dump(tmp_path / "dump", [replace(sample, states=states)], (0, 3, 16, 30))
+    case, text, _ = made(tmp_path, "--draft", BUNDLED.draft.path, "--target", TARGET, "--dump", tmp_path / "dump")
+    assert [section.name for section in case.dumps] == ["dump"]
+    assert "state 4 of 4 is final_normed" in unfolded(text)
+
+
 def test_turns_are_supposed_from_the_words_of_a_chat(tmp_path):
     """vLLM's files hold no loss mask; SmolLM2's template does mark the turns."""
     inv = Investigation(BUNDLED)
