@@ -191,7 +191,7 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{field} is no field of a case; check its spelling against the README."
+        return f"{field} is no field of a case; check its spelling against docs/reference_case.md."
     if problem["type"] == "missing":
         return f"the field {field} is missing."
     return f"{field}: {problem['msg']}, found {problem['input']!r}."

@@ -21,6 +21,7 @@ from eagle3lib.errors import InputError
 from eagle3lib.findings import quantity
 from eagle3lib.gaps import gaps, lacks_weights
 from eagle3lib.new_case import case_lines
+from eagle3lib.results import PROJECT_ROOT
 from eagle3lib.survey import Survey, survey
 
 
@@ -108,4 +109,5 @@ def _show(seen: Survey, out: Path, console: Console) -> None:
     for gap in missing:
         console.print(f"  {escape(gap.what)} ({escape(gap.give)})\n      {escape(gap.allows)}")
     only = " --only 01" if not seen.usable else " --only 01,02" if lacks_weights(seen) else ""
-    console.print(f"Next    python -m eagle3lib run --case {escape(shlex.quote(str(out)))}{only}")
+    script = os.path.join(os.curdir, os.path.relpath(PROJECT_ROOT / "run_all.sh"))  # in whatever environment suffices
+    console.print(f"Next    {escape(shlex.quote(script))} --case {escape(shlex.quote(str(out)))}{only}")

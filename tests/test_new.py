@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 import toys
 import written
 from bundled import CASE, ROOT
+from pages import parsed
 from typer.testing import CliRunner
 
 from eagle3lib.__main__ import app
@@ -302,6 +304,16 @@ def test_what_is_missing_is_said_and_what_is_there_is_not(tmp_path):
         write_sample(folder, 0, sample.token_ids, sample.loss_mask, states, metadata={"temperature": str(temperature)})
         _, _, printed = made(tmp_path, *given, folder)
         assert {name for name, text in asked.items() if text in printed} == said, held
+
+
+def test_the_next_command_is_there(tmp_path, monkeypatch):
+    """As it is printed, from where it is printed; its options are those of a run."""
+    monkeypatch.chdir(tmp_path)
+    draft = draft_of(tmp_path)
+    script, *options = shlex.split(made(tmp_path, "--draft", draft)[2].splitlines()[-1].removeprefix("Next"))
+    assert Path(script).resolve() == ROOT / "run_all.sh"
+    assert parsed(["./run_all.sh", *options]) == "run"
+    assert Path(options[options.index("--case") + 1]).resolve() == tmp_path / "case.toml"
 
 
 def run_page(name: str, case: Path, out: Path) -> dict:
