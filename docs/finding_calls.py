@@ -38,7 +38,9 @@ def findings_made() -> dict[str, Made]:
     found: dict[str, Made] = {}
     callers, tables = _callers(), _tables()
     for path in sorted(LIBRARY.rglob("*.py")):
-        for scope, call in _calls(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        severities = tables | _choosers(tree)
+        for scope, call in _calls(tree):
             given = dict(zip(("code", "severity", "title"), call.args, strict=False))
             given |= {keyword.arg: keyword.value for keyword in call.keywords}
             codes = list(_texts(given["code"], scope))
@@ -46,7 +48,7 @@ def findings_made() -> dict[str, Made]:
                 raise ValueError(f"{path}:{call.lineno}: the code of this finding is not readable from the source")
             for code in codes:
                 made = found.setdefault(code, Made(code))
-                made.severities |= _severities(given["severity"], scope, tables)
+                made.severities |= _severities(given["severity"], scope, severities)
                 made.titles += [t for t in _texts(given["title"], scope) if t not in (*made.titles, GAP)]
                 made.pages |= _pages(f"{_module(path)}.{scope.name}", callers)
     return dict(sorted(found.items(), key=lambda item: (STAGES.index(item[0].split(".")[0]), item[0])))
@@ -110,15 +112,15 @@ def _joined(parts: list[list[str]]) -> list[str]:
     return texts
 
 
-def _severities(node: ast.expr, scope: ast.FunctionDef, tables: dict[str, set[Severity]]) -> set[Severity]:
-    """The severities that an expression can be: those it names, or those of the table that it is looked up in."""
+def _severities(node: ast.expr, scope: ast.FunctionDef | None, tables: dict[str, set[Severity]]) -> set[Severity]:
+    """The severities that an expression can be: those it names, or those of a table or a function that chooses it."""
     names = {
         n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)
     }
     found = {Severity[name] for name in names & set(Severity.__members__)}
     for name in names & set(tables):
         found |= tables[name]
-    if not found and isinstance(node, ast.Name):
+    if not found and scope is not None and isinstance(node, ast.Name):
         for value in _assigned(node.id, scope):
             found |= _severities(value, scope, tables)
     return found
@@ -129,16 +131,20 @@ def _tables() -> dict[str, set[Severity]]:
     found: dict[str, set[Severity]] = {}
     for path in LIBRARY.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Dict)
-                and isinstance(node.targets[0], ast.Name)
-            ):
-                names = {n.id if isinstance(n, ast.Name) else n.attr for value in node.value.values
-                         for n in ast.walk(value) if isinstance(n, ast.Name | ast.Attribute)}  # fmt: skip
-                if severities := {Severity[name] for name in names & set(Severity.__members__)}:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                severities = set().union(*(_severities(value, None, {}) for value in node.value.values))
+                if severities and isinstance(node.targets[0], ast.Name):
                     found[node.targets[0].id] = severities
     return found
+
+
+def _choosers(tree: ast.Module) -> dict[str, set[Severity]]:
+    """The severities that each function of a module whose answer is a severity returns."""
+    return {
+        node.name: set().union(*(_severities(n, None, {}) for n in ast.walk(node) if isinstance(n, ast.Return)))
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "Severity"
+    }
 
 
 def _callers() -> dict[str, set[str]]:
