@@ -59,13 +59,14 @@ def test_findings_are_read_from_the_source_as_they_are():
     assert [code.split(".")[0] for code in MADE] == sorted((c.split(".")[0] for c in MADE), key=STAGES.index)
 
 
-def test_codes_of_a_bundled_run_are_in_the_reference():
-    """Those that the code's text has, word for word, are found by a plain search too."""
+def test_a_plain_search_finds_no_code_that_was_missed():
+    """Codes written out in the source, fields of a case left aside, which are written alike."""
+    fields = {f"{section.name}.{field.name}" for section in case_sections() for field in section.fields}
     plain = set()
     for path in (ROOT / "eagle3lib").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         plain |= set(re.findall(rf'"((?:{"|".join(STAGES)})\.[a-z_0-9]+)"', text))
-    assert plain - set(MADE) == set()
+    assert plain - fields <= set(MADE)
     assert len(plain) > 100
 
 
