@@ -2,6 +2,7 @@
 # ./run_all.sh [options]   set up (first time) and run the notebooks; options: ./run_all.sh --help
 # ./run_all.sh test [...]  set up (first time) and run the tests; the rest goes to pytest
 # ./run_all.sh check DRAFT  set up (first time) and account for a draft's files
+# ./run_all.sh new --draft DRAFT ...  set up (first time) and write a first case.toml from what there is
 # ./run_all.sh lab [...]   set up (first time) and open JupyterLab
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -51,7 +52,7 @@ elif [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   install -e "$root"
   echo "$wanted" >"$stamp"
 fi
-[[ "$command $* " =~ ^check|\ --case|\ --help ]] || "$python" "$root/data/smollm2/fetch_target.py" # the bundled case's
+[[ "$command $* " =~ ^(check|new)\ |\ --case|\ --help ]] || "$python" "$root/data/smollm2/fetch_target.py" # the bundled case's
 export JUPYTER_PREFER_ENV_PATH=1 PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 case "$command" in
   test) cd "$root" && exec "$python" -m pytest -q "$@" ;;

@@ -23,16 +23,16 @@ class Section(BaseModel):
 class DraftSection(Section):
     """The draft as trained."""
 
-    path: Path
+    path: Path  # its folder, or its one file
     trainer: str | None = None  # whose rule reads the ids in its config.json, where its form does not tell
 
 
 class TargetSection(Section):
     """Where the target's embedding, final norm and head are."""
 
-    path: Path
+    path: Path  # a GGUF file or a Hugging Face folder
     architecture: str | None = None  # Hugging Face's name; read from the target where it says so
-    n_layers: int | None = Field(default=None, ge=1)
+    n_layers: int | None = Field(default=None, ge=1)  # its blocks, where its files do not say
 
 
 #: The flags of a wiring, where the pass was another than the draft's config says.
@@ -56,12 +56,12 @@ class TrainingSection(Section):
 class DumpSection(Section):
     """One folder of recorded tokens and hidden states."""
 
-    name: str
-    path: Path
+    name: str  # as tables and findings name it
+    path: Path  # its folder
     boundaries: tuple[BoundaryField, ...] | None = None  # of the stored states, in stored order
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # of the recorded responses; 0 is greedy
     top_k: int | None = Field(default=None, ge=1)  # of the recorded responses, where they were cut so
-    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)  # likewise
     side_table: Path | None = None  # CSV, JSON lines or Parquet, a row a sample: its columns are slices
     axes: tuple[Literal["tokens", "states", "hidden"], ...] | None = None  # of a stored tensor, where sizes do not tell
     prompt_length: int | None = Field(default=None, ge=0)  # tokens before the response, where no loss mask is stored
@@ -77,8 +77,8 @@ class DumpSection(Section):
 class ContenderSection(Section):
     """Another draft, or a training checkpoint, that is replayed on the same tokens."""
 
-    name: str
-    path: Path
+    name: str  # as tables name it
+    path: Path  # its folder, or its one file
     step: int | None = None  # of training
     loss: float | None = None  # as the trainer reported it for this step
 
@@ -87,7 +87,7 @@ class ServedSection(Section):
     """What the engine was given."""
 
     engine: str  # a name that eagle3lib.ecosystems knows, such as sglang
-    version: str | None = None
+    version: str | None = None  # such as 0.5.23; the newest that was read unless stated
     launch: str | None = None  # what it was started with, as text: a command line, its JSON or YAML, or the log's line
     config: Path | None = None  # the draft's config.json as served, if it is another than the draft's own
     boundaries: tuple[BoundaryField, ...] | None = None  # what it captured, where that was seen in a log
@@ -106,13 +106,13 @@ class CostPoint(Section):
     """One speed that a server was measured at."""
 
     steps: int | None = Field(default=None, ge=0)  # draft length; 0: without a draft
-    topk: int | None = Field(default=None, ge=1)
+    topk: int | None = Field(default=None, ge=1)  # children of each node of the beam; 1 is a chain
     draft_tokens: int | None = Field(default=None, ge=1)  # verified nodes, the root included
     tokens_per_second: Positive  # of all sequences together
     acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)  # bonus included; with a draft
     batch: int = Field(default=1, ge=1)  # sequences served at once
-    draft_ms: Positive | None = None  # of one profiled round
-    verify_ms: Positive | None = None
+    draft_ms: Positive | None = None  # drafting of one profiled round
+    verify_ms: Positive | None = None  # its verification
 
 
 class CostSection(Section):
@@ -135,8 +135,8 @@ class CostSection(Section):
 class Case(Section):
     """An investigation's inputs. Every field but the draft is optional; paths are absolute once loaded."""
 
-    name: str
-    title: str = ""
+    name: str  # of the report's folder; without it that of the case's
+    title: str = ""  # of the report
     draft: DraftSection
     target: TargetSection | None = None
     training: TrainingSection = TrainingSection()
@@ -237,7 +237,7 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{field} is no field of a case; check its spelling against the README."
+        return f"{field} is no field of a case; check its spelling against docs/reference_case.md."
     if problem["type"] == "missing":
         return f"the field {field} is missing."
     return f"{field}: {problem['msg']}, found {problem['input']!r}."

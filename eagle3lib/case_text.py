@@ -29,7 +29,7 @@ def case_text(case: Case, folder: Path | None = None) -> str:
     """
     data = case.model_dump(exclude_unset=True)
     tables = {name: value for name, value in data.items() if isinstance(value, dict)}
-    lines = [f"{name} = {_value(value, folder)}" for name, value in data.items() if isinstance(value, str)]
+    lines = [f"{name} = {toml_value(value, folder)}" for name, value in data.items() if isinstance(value, str)]
     for name, table in tables.items():
         lines += _table(f"[{name}]", table, folder)
     for name in ("dumps", "drafts"):
@@ -53,15 +53,15 @@ def write_case(case: Case, wiring: Wiring, file: Path) -> Path:
 
 def _table(header: str, table: dict, folder: Path | None) -> list[str]:
     values = {name: value for name, value in table.items() if value is not None and value != {}}
-    return ["", header, *(f"{name} = {_value(value, folder)}" for name, value in values.items())]
+    return ["", header, *(f"{name} = {toml_value(value, folder)}" for name, value in values.items())]
 
 
-def _value(value: object, folder: Path | None) -> str:
+def toml_value(value: object, folder: Path | None) -> str:
     """TOML of a value: JSON's strings and numbers are TOML's too."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_value(own, folder)}" for name, own in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {toml_value(own, folder)}" for name, own in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(own, folder) for own in value)}]"
+        return f"[{', '.join(toml_value(own, folder) for own in value)}]"
     if isinstance(value, Path):
         inside = folder is not None and value.is_relative_to(folder)
         value = (value.relative_to(folder) if inside else value).as_posix()

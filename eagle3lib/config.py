@@ -22,7 +22,7 @@ FLAGS = (
 class Rope:
     """How positions turn queries and keys. Which numbers count depends on `kind`; see `rope.frequencies`."""
 
-    theta: float = 10000.0
+    theta: float = 10000.0  # the base of the angles
     kind: RopeKind = "default"
     factor: float = 1.0  # how many times longer than in training; every kind but default and longrope
     original_length: int | None = None  # positions of the training that was stretched
@@ -89,7 +89,7 @@ class DraftConfig:
     hidden_first: bool = False  # x is cat(rms(g), rms(embed)); every known system has the embedding first
     token_shift: int = 0  # of the token read beside a state; see `fusion.paired`
     windows: tuple[int | None, ...] = (None,)
-    window_from: WindowFrom = "query"
+    window_from: WindowFrom = "query"  # where windows are counted from: the query, or the round's start
     position_offset: int = 0  # rope position of pair 0 at step 0; 1 in speculators' training
     position_advance: int = 1  # by which the rope position grows from step to step
     mismatches: tuple[str, ...] = ()

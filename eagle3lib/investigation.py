@@ -13,6 +13,7 @@ from eagle3lib.axes import Known
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import Case, ContenderSection, DumpSection
 from eagle3lib.checkpoint import Draft, load_draft
+from eagle3lib.config import DraftConfig
 from eagle3lib.dialects import read_checkpoint
 from eagle3lib.dumps import (
     Choice,
@@ -25,6 +26,7 @@ from eagle3lib.dumps import (
     recognise_layout,
 )
 from eagle3lib.ecosystems import Engine, LayerIds, Origin, TargetShape, Trainer
+from eagle3lib.infer import infer_config
 from eagle3lib.sample import Sample
 from eagle3lib.target import Target, load_target
 from eagle3lib.tensors import read_json
@@ -67,6 +69,13 @@ class Investigation:
     def contender(self, section: ContenderSection) -> Draft:
         """Another draft of the case, as `draft` is."""
         return load_draft(section.path, self.target, self._device, self._dtype)
+
+    @cached_property
+    def pass_config(self) -> DraftConfig:
+        """What the draft's pass does, by its headers alone: no target is needed and no weight is read."""
+        checkpoint = read_checkpoint(self.case.draft.path)
+        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
+        return infer_config(checkpoint.path, checkpoint.config, shapes)
 
     @cached_property
     def draft_config(self) -> dict:
@@ -179,7 +188,7 @@ class Investigation:
         slots; (None, None) where there is none."""
         for section in self.sections():
             stored = self.stored_boundaries(section)
-            if len(stored) == self.draft.config.n_slots + 1:
+            if len(stored) == self.pass_config.n_slots + 1:
                 return self.trainer.slots_and_teacher(stored)
         return None, None
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from eagle3lib.checkpoint import Draft
+from eagle3lib.config import DraftConfig
 from eagle3lib.dialects import Checkpoint, read_checkpoint
 from eagle3lib.target import Target
 from eagle3lib.tensors import TensorInfo, read_rows, read_tensor
@@ -149,9 +149,9 @@ def _equal(own: Tensor, theirs: Tensor) -> float:
     return float(((own - theirs).abs() <= 2**-7 * scale).all(1).double().mean()) if len(own) else 0.0
 
 
-def slot_column_norms(draft: Draft) -> list[float]:
+def slot_column_norms(checkpoint: Checkpoint, config: DraftConfig) -> list[float]:
     """Frobenius norm of each slot's columns of `fc`, none where the draft has no `fc`."""
-    if draft.weights.fc is None:
+    if "fc.weight" not in checkpoint.tensors:
         return []
-    blocks = draft.weights.fc.float().split(draft.config.target_hidden_size, dim=1)
+    blocks = read_tensor(checkpoint.tensors["fc.weight"]).float().split(config.target_hidden_size, dim=1)
     return [float(torch.linalg.matrix_norm(block)) for block in blocks]

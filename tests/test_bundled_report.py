@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bundled import CASE, ROOT
+from pages import generate
 from test_bundled_case import SERVED, TRAINED, case_copy, draft_without_ids
 
 NOTEBOOKS = (
@@ -166,3 +167,11 @@ def test_served_wiring_is_what_the_engine_captures() -> None:
     sglang = engine("sglang")
     config = json.loads((CASE.parent / "served" / "config.json").read_text())
     assert sglang.boundaries(sglang.read_ids(config), TargetShape(30, "LlamaForCausalLM"), "0.5.23") == SERVED
+
+
+def test_the_tutorial_s_numbers_are_this_run_s(report: Path) -> None:
+    """Every number of docs/tutorial.md is looked up in the results of a run; here in those of a new one."""
+    committed = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    assert generate.tutorial_page(report / "results") == committed, (
+        "run: python docs/generate.py --results reports/smollm2/results"
+    )

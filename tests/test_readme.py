@@ -1,4 +1,4 @@
-"""The README's claims that a machine can check: its code runs, its options exist, its paths are there."""
+"""The README's claims that a machine can check: its code runs, its commands parse, its paths are there."""
 
 from __future__ import annotations
 
@@ -6,47 +6,41 @@ import re
 import subprocess
 import sys
 
-from bundled import CASE, ROOT
+from bundled import ROOT
+from pages import SCRIPT_COMMANDS, blocks, commands, parsed
 
-TEXT = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language, "" for those of none."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
-    return [text for name, text in found if name == language]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_python_example_runs() -> None:
-    (code,) = blocks("python")
+    (code,) = blocks(TEXT, "python")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"\d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\]\n", done.stdout)
 
 
-def test_options_of_the_commands_exist() -> None:
-    """Every option that the README shows is one of that command's."""
-    shown: dict[str, set[str]] = {"run": set(), "check": set(), "repair": set()}
-    for line in (line for block in blocks("") for line in block.splitlines()):
-        command = next((name for name in shown if f" {name} " in line), "run")
-        shown[command] |= set(re.findall(r" (--[a-z-]+)", line))
-    for name, options in shown.items():
-        command = [sys.executable, "-m", "eagle3lib", name, "--help"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "200"})
-        assert options
-        assert all(option in done.stdout for option in options), (name, options)
+def test_every_command_is_shown() -> None:
+    """The quick start, and each command of the library once."""
+    shown = commands(TEXT)
+    assert shown[:3] == [["./run_all.sh"], ["./run_all.sh", "test"], ["./run_all.sh", "lab"]]
+    assert {parsed(words) for words in shown} == {None, "run", "check", "new", "repair"}
 
 
-def test_case_is_shown_whole() -> None:
-    assert CASE.read_text().strip() in TEXT
+def test_the_script_s_own_commands_are_its_cases() -> None:
+    script = (ROOT / "run_all.sh").read_text(encoding="utf-8")
+    assert set(re.findall(r"^  (\w+)\) ", script, flags=re.MULTILINE)) == SCRIPT_COMMANDS
 
 
-def test_annotated_tree_names_what_is_there() -> None:
-    (tree,) = [block for block in blocks("") if "eagle3lib/" in block]
-    for name in re.findall(r"\b([a-z0-9_]+\.py)\b", tree):
-        assert (ROOT / "eagle3lib" / name).is_file(), name
+def test_every_notebook_has_a_row() -> None:
+    rows = re.findall(r"^\| (\d\d) ", TEXT, flags=re.MULTILINE)
+    assert sorted(rows) == sorted(path.name[:2] for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
 def test_picture_exists() -> None:
     for target in re.findall(r"!\[[^\]]{20,}\]\(([^)]+)\)", TEXT):
         assert (ROOT / target).is_file(), target
+
+
+def test_every_page_of_the_documentation_is_linked() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name}" in TEXT, page.name
