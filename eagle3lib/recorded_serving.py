@@ -22,6 +22,8 @@ from eagle3lib.tensors import read_json
 
 Accepted = Annotated[int, Field(ge=0)]
 TokenId = Annotated[int, Field(ge=0)]
+#: A draft as trained, with `fc`'s columns moved to where their boundaries are served, or with them fitted to those.
+Mended = Literal["trained", "rewired", "refitted"]
 
 
 class _Record(BaseModel):
@@ -63,12 +65,12 @@ class ServedRun(_Record):
     """One draft served at one K and temperature.
 
     Attributes:
-        draft: as trained, or with `fc`'s columns moved to where the engine serves their boundaries.
+        draft: as trained, or mended for the boundaries that the engine captures.
         captured: the boundaries that the engine fed to `fc`, slot by slot.
     """
 
     name: str
-    draft: Literal["trained", "rewired"]
+    draft: Mended
     captured: tuple[int, ...]
     steps: int = Field(ge=1, le=64)
     temperature: float = Field(ge=0)

@@ -232,6 +232,7 @@ BELIEVED = {
     "concat order": Wiring(TRAINED, hidden_first=True),
     "head norm": Wiring(TRAINED, norm_head=False),
     "residual": Wiring(TRAINED, norm_before_residual=True),
+    "residual source": Wiring(TRAINED, residual_embedding=True),
 }
 
 
