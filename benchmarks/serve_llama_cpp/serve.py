@@ -235,6 +235,7 @@ def main(
         engine="llama.cpp",
         version=engine_version(llama.server),
         source=source.SDIST,
+        command=f"python benchmarks/serve_llama_cpp/serve.py --threads {threads}",
         date=max(dates),
         target="SmolLM2-135M-Instruct, Q4_1 dequantised to float32",
         flags=FLAGS,

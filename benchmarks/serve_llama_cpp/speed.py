@@ -50,7 +50,8 @@ def main(
     points = {steps: {"steps": steps, "requests": []} for steps in LENGTHS}
     for turn in range(PASSES):
         for steps in LENGTHS:
-            with Server(llama.server, target_gguf, draft if steps else None, steps, work / f"speed_{steps}.log", threads) as server:
+            log, drafted_by = work / f"speed_{steps}.log", draft if steps else None
+            with Server(llama.server, target_gguf, drafted_by, steps, log, threads) as server:
                 server.complete(asked[0].prompt, 16)  # the first request of a server pays for its memory
                 for prompt in asked:
                     before = server.drafting_seconds()
