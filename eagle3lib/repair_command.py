@@ -92,9 +92,9 @@ def _repair(
     margin: float,
     every_rung: bool,
 ) -> int:
-    judged = without_hints(inv, SEARCHED) or exhaustive(inv, SEARCHED)
-    _expect_trained(inv, judged, console)
-    trained, serving = inv.trained.wiring, _serving(inv, engine, version)
+    serving = _serving(inv, engine, version)
+    _expect_trained(inv, without_hints(inv, SEARCHED) or exhaustive(inv, SEARCHED), console)
+    trained = inv.trained.wiring
     console.print(f"Trained on {escape(str(trained))}; {serving.engine.label} feeds {escape(str(serving.wiring))}.")
     if trained == serving.wiring and dumps[1] is None:
         console.print("It is served as trained: there is nothing to repair.")
