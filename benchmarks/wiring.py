@@ -37,7 +37,7 @@ from eagle3lib.investigation import Investigation
 from eagle3lib.own_layout import write_sample
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
-from eagle3lib.scorer import Scorer
+from eagle3lib.scorer import BATCH_BYTES, Scorer
 from eagle3lib.scores import Slots
 from eagle3lib.search import spread_evenly
 from eagle3lib.wiring import coordinate_search
@@ -185,7 +185,8 @@ def wide(work: Path, samples: int, tokens: int, boundaries: int, console: Consol
     table.add_row("candidates looked at, scored in full", f"{found['looked_at']:.0f}, {found['full']:.0f}", "")
     table.add_row("seconds", f"{found['seconds']:.0f}", "")
     table.add_row("contributions kept at the end, MiB", f"{found['kept']:.0f}", f"≤ {WIDE_KEPT / MIB:.0f}")
-    bound = WIDE_KEPT / MIB + 12 * found["block"] + found["states"]
+    # What is kept, the states, and some 16 blocks [P, H] that a pass of the layer holds, one candidate or a batch.
+    bound = WIDE_KEPT / MIB + found["states"] + 16 * max(found["block"], BATCH_BYTES / MIB)
     table.add_row("peak MiB, mapped pages of the states included", f"{found['peak']:.0f}", f"≤ {bound:.0f}")
     table.add_row("all contributions would take, MiB", f"{every:.0f}", "")
     console.print(table)

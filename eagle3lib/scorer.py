@@ -37,8 +37,8 @@ STRIDE, PER_SAMPLE = 3, 22
 SURVIVORS = 8
 #: Bytes of slot contributions that are kept; the least recently used go first and are made again on demand.
 KEPT_BYTES = 2**29
-#: Pairs of several candidates that are passed at once.
-BATCH_PAIRS = 1024
+#: Pairs of several candidates that are passed at once, as far as a [P, H] block of them stays within so many bytes.
+BATCH_PAIRS, BATCH_BYTES = 1024, 2**23
 #: Bytes of one [P, H] block: longer lists of samples are scored pack by pack.
 PACK_BYTES = 2**26
 
@@ -110,7 +110,7 @@ class Scorer:
             self._looks[positions] = self._look(positions)
         new = [slots for slots in dict.fromkeys(candidates) if (slots, positions) not in self._scores]
         pairs = max((sum(pack.lengths) for pack in self._looks[positions]), default=1)
-        some = max(BATCH_PAIRS // pairs, 1)
+        some = max(min(BATCH_PAIRS, BATCH_BYTES // (4 * self.config.hidden_size)) // pairs, 1)
         for batch in (new[i : i + some] for i in range(0, len(new), some)):
             for score in self._evaluate(batch, positions):
                 self._scores[score.slots, positions] = score

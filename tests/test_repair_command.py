@@ -125,7 +125,9 @@ def test_ids_that_the_states_contradict_are_refused(case, tmp_path):
     written until the case states which is right; then that is believed, with a warning where the states differ."""
     text = case.read_text()
     case.write_text(
-        text.replace("[training]\nboundaries = [0, 2, 3]\n", "").replace('"draft"\n', '"draft"\ntrainer = "specforge"\n')
+        text.replace("[training]\nboundaries = [0, 2, 3]\n", "").replace(
+            '"draft"\n', '"draft"\ntrainer = "specforge"\n'
+        )
     )
     found = repair("--case", case, "--out", tmp_path / "out")
     assert found.exit_code == 2, found.output
