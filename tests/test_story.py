@@ -124,7 +124,8 @@ def test_the_teacher_is_named(out):
     early = found["training.teacher_early"]
     assert early["severity"] == "risk"
     assert early["evidence"]["teacher"] == TEACHER
-    assert early["evidence"]["claim_reproduced_under"] == ["teacher B(10)"]
+    gives = early["evidence"]["claim_reproduced_under"]
+    assert "teacher B(10)" in gives and all(name.startswith("teacher B(10)") for name in gives)
     assert found["training.truth_confirmed"]["severity"] == "ok"
     assert "B(10) taught, 2 blocks before the end" in early["title"]
     assert "without B(n)" in early["meaning"]
