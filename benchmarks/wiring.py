@@ -185,8 +185,9 @@ def wide(work: Path, samples: int, tokens: int, boundaries: int, console: Consol
     table.add_row("candidates looked at, scored in full", f"{found['looked_at']:.0f}, {found['full']:.0f}", "")
     table.add_row("seconds", f"{found['seconds']:.0f}", "")
     table.add_row("contributions kept at the end, MiB", f"{found['kept']:.0f}", f"≤ {WIDE_KEPT / MIB:.0f}")
-    # What is kept, the states, and some 16 blocks [P, H] that a pass of the layer holds, one candidate or a batch.
-    bound = WIDE_KEPT / MIB + found["states"] + 16 * max(found["block"], BATCH_BYTES / MIB)
+    # What is kept, the states, and some 24 blocks [P, H] that a pass of the layer holds with its products' buffers: of
+    # one candidate or of a batch, whatever the number of boundaries.
+    bound = WIDE_KEPT / MIB + found["states"] + 24 * max(found["block"], BATCH_BYTES / MIB)
     table.add_row("peak MiB, mapped pages of the states included", f"{found['peak']:.0f}", f"≤ {bound:.0f}")
     table.add_row("all contributions would take, MiB", f"{every:.0f}", "")
     console.print(table)
