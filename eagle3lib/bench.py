@@ -91,8 +91,8 @@ class Bench:
 
     def _of(self, wiring: Wiring, i: int) -> Rollout | None:
         if (wiring, i) not in self._whole:
-            found = rollout_until_miss(self.draft, [self._samples[i]], wiring, self.steps)
-            self._whole[wiring, i] = found[0] if found else None
+            (found,) = rollout_until_miss(self.draft, [self._samples[i]], wiring, self.steps)
+            self._whole[wiring, i] = found if len(found.starts) else None
         return self._whole[wiring, i]
 
 

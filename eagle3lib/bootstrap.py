@@ -103,3 +103,14 @@ def ratio(numerator: int, denominator: int) -> Statistic:
             return np.where(sums[..., denominator] > 0, sums[..., numerator] / sums[..., denominator], np.nan)
 
     return statistic
+
+
+def share_back(sums: np.ndarray) -> np.ndarray:
+    """(AL mended - AL broken) / (AL true - AL broken), NaN where nothing is lost.
+
+    Args:
+        sums: [..., 6] tokens and rounds of the true, the broken and the mended draft.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best, worst, found = (sums[..., 2 * i] / sums[..., 2 * i + 1] for i in range(3))
+        return np.where(best > worst, (found - worst) / (best - worst), np.nan)

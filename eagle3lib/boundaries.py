@@ -54,6 +54,7 @@ class Wiring:
     slots: tuple[Boundary, ...]
     input_norm: Literal["none", "concat", "slots"] | None = None  # norm_before_fc is concat, fc_norm is slots
     norm_before_residual: bool | None = None
+    residual_embedding: bool | None = None
     norm_output: bool | None = None
     norm_head: bool | None = None
     hidden_first: bool | None = None

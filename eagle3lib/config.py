@@ -13,8 +13,8 @@ WindowFrom = Literal["query", "start"]
 
 #: Flags of a wiring that stand for the config's entry of the same name.
 FLAGS = (
-    "input_norm", "norm_before_residual", "norm_output", "norm_head", "hidden_first", "token_shift", "window_from",
-    "position_offset", "position_advance",
+    "input_norm", "norm_before_residual", "residual_embedding", "norm_output", "norm_head", "hidden_first",
+    "token_shift", "window_from", "position_offset", "position_advance",
 )  # fmt: skip
 
 
@@ -84,6 +84,7 @@ class DraftConfig:
     uses_fc: bool = True  # False (use_aux_hidden_state = false): g is the target's final normed state
     input_norm: InputNorm = "none"  # norm_before_fc: one norm over the concat; fc_norm: one a slot
     norm_before_residual: bool = False  # the residual source is rms(g) instead of g
+    residual_embedding: bool = False  # the residual source is the embedding, normed or not, instead of g
     norm_output: bool = False  # feed back rms(u) instead of u
     norm_head: bool = True  # lm_head reads rms(u) instead of u
     hidden_first: bool = False  # x is cat(rms(g), rms(embed)); every known system has the embedding first

@@ -53,6 +53,7 @@ FAMILIES: dict[str, tuple[Scored, Callable[[Ground], Iterator[Option]]]] = {
     "concat order": ("cross-entropy", pass_families.concat_order),
     "token shift": ("accuracy", pass_families.token_shift),
     "residual": ("cross-entropy", pass_families.residual),
+    "residual source": ("cross-entropy", pass_families.residual_source),
     "feedback": ("conditional", pass_families.fed_back),
     "head norm": ("cross-entropy", pass_families.head_norm),
     "q/k norm": ("cross-entropy", pass_families.head_norms),

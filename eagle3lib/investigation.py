@@ -114,24 +114,29 @@ class Investigation:
         n_layers = section.n_layers or self.target.n_layers
         return TargetShape(n_layers, section.architecture or self.target.architecture)
 
+    @property
+    def training_flags(self) -> Wiring:
+        """The flags of the pass in training as the case states them, without slots."""
+        return Wiring((), **self.case.training.flags.model_dump())
+
     @cached_property
     def trained(self) -> Derived | None:
         """What fed `fc` in training: stated by the case, else by the draft's ids, else by the layout's rule where a
         dump holds just the slots and the teacher; None where none says."""
-        flags = self.case.training.flags.model_dump()
+        flags = self.training_flags
         if self.case.training.boundaries is not None:
-            return Derived(Wiring(self.case.training.boundaries, **flags), "stated in the case")
+            return Derived(replace(flags, slots=self.case.training.boundaries), "stated in the case")
         trainer = self.trainer
         ids = trainer.read_ids(self.draft_config)
         if self.shape is None or (ids.ids is None and not trainer.fixed):
-            slots, _ = self._by_layout
-            return Derived(Wiring(slots, **flags), "the dump layout's own rule") if slots else None
+            slots, _ = self.by_layout
+            return Derived(replace(flags, slots=slots), "the dump layout's own rule") if slots else None
         slots = trainer.boundaries(ids, self.shape)
         if trainer.fixed:
-            return Derived(Wiring(slots, **flags), f"{trainer.label}'s own, without ids")
+            return Derived(replace(flags, slots=slots), f"{trainer.label}'s own, without ids")
         listed = f"{ids.spelling} = {list(ids.ids)} in the draft's config.json"
         assumed = "" if self.trainer_is_told else ", which neither the case nor its form names as the trainer"
-        return Derived(Wiring(slots, **flags), f"{listed}, as {trainer.label} reads them{assumed}")
+        return Derived(replace(flags, slots=slots), f"{listed}, as {trainer.label} reads them{assumed}")
 
     @cached_property
     def served_ids(self) -> LayerIds | None:
@@ -180,10 +185,10 @@ class Investigation:
         training = self.case.training
         if training.teacher is not None:
             return training.teacher
-        return self.claim.get("teacher", self._by_layout[1])
+        return self.claim.get("teacher", self.by_layout[1])
 
     @cached_property
-    def _by_layout(self) -> tuple[tuple[Boundary, ...] | None, Boundary | None]:
+    def by_layout(self) -> tuple[tuple[Boundary, ...] | None, Boundary | None]:
         """Slots and teacher by the rule of the first greedy dump that holds exactly one state more than `fc` has
         slots; (None, None) where there is none."""
         for section in self.sections():

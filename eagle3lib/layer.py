@@ -2,7 +2,7 @@
 
     x = cat(rms(embed), rms(g))    the first layer, 2H wide
     x = rms(g)                     any further layer, H wide
-    r = rms(g) in a first layer with norm_before_residual, else g
+    r = rms(g) in a first layer with norm_before_residual, else g; with residual_embedding the embedding in g's place
     y = r + o(attention(x))
     u = y + down(silu(gate(rms(y))) · up(rms(y)))
 
@@ -48,7 +48,8 @@ def layer_input(
     tap("hidden_normed", normed)
     halves = [normed, embed_normed] if config.hidden_first else [embed_normed, normed]
     x = torch.cat(halves, dim=-1)  # [R, 2H]
-    return x, normed if config.norm_before_residual else g
+    sources = (embedding, embed_normed) if config.residual_embedding else (g, normed)
+    return x, sources[config.norm_before_residual]
 
 
 def queries(config: DraftConfig, w: LayerWeights, x: Float[Tensor, "R C"], turns: Turns) -> Float[Tensor, "h R d"]:

@@ -11,8 +11,9 @@ import torch
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.errors import InputError
-from eagle3lib.rollout import Rollout, rollout
+from eagle3lib.rollout import Rollout
 from eagle3lib.sample import Sample
+from eagle3lib.until_miss import rollout_until_miss
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,12 @@ class Material:
         return [self.chosen(order[b : b + count]) for b, count in zip(begins, counts, strict=True)]
 
     def rollouts(self, draft: Draft, served: Wiring, steps: int) -> list[Rollout]:
-        """The draft as it is served."""
-        return [rollout(draft, sample, served, steps) for sample in self.served]
+        """The draft as it is served, each chain up to its first miss."""
+        return rollout_until_miss(draft, self.served, served, steps)
 
     def true_rollouts(self, draft: Draft, trained: Wiring, steps: int) -> list[Rollout]:
-        """The draft as it was trained."""
-        return [rollout(draft, sample, trained, steps) for sample in self.trained]
+        """The draft as it was trained, likewise."""
+        return rollout_until_miss(draft, self.trained, trained, steps)
 
     def nats(self, draft: Draft, served: Wiring) -> float:
         """Cross-entropy of the recorded tokens at step 0 of all starts, tokens outside the draft's vocabulary left out:

@@ -65,6 +65,14 @@ def residual(ground: Ground) -> Iterator[Option]:
     yield label, f'"norm_before_residual": {str(after).lower()}', {"norm_before_residual": after}
 
 
+def residual_source(ground: Ground) -> Iterator[Option]:
+    """The embedding carried on in the fused state's place, or the other way round."""
+    embedding = not ground.draft.config.under(ground.wiring).residual_embedding
+    label = "the residual is the embedding" if embedding else "the residual is the fused state"
+    fix = "no config has this: what the draft's layer adds its attention to, the embedding or the fused state"
+    yield label, fix, {"residual_embedding": embedding}
+
+
 def fed_back(ground: Ground) -> Iterator[Option]:
     """The state fed back, normed or not."""
     normed = not ground.draft.config.under(ground.wiring).norm_output

@@ -24,6 +24,7 @@ from eagle3lib.rollout import Rollout, rollout
 from eagle3lib.rounds import chances
 from eagle3lib.sample import Sample
 from eagle3lib.scores import columns
+from eagle3lib.until_miss import rollout_until_miss
 
 #: Samples of the first look, starts of each, and the steps by which it sees a later step.
 LOOK_SAMPLES, LOOK_STARTS, LOOK_STEPS = 4, 100, 2
@@ -52,8 +53,8 @@ class RecordedTokens:
         improved = [t for t in trials if widened(t.gain, len(tried), len(self.samples)).low > 0]
         if not improved:
             return None, trials
-        believed = self._chain(ground.draft, ground.wiring, self.samples, self.steps)
-        chains = {t.hypothesis.label: self._of(t.hypothesis, self.samples, self.steps) for t in improved}
+        believed = _chain(ground, self.samples, self.steps)
+        chains = {t.hypothesis.label: _chain(t.hypothesis, self.samples, self.steps) for t in improved}
         replayed = []
         for trial in improved:
             length = _difference(chains[trial.hypothesis.label], believed, _length)
@@ -85,7 +86,14 @@ class RecordedTokens:
             same = trial.hypothesis.family != "vocabulary"
             return trial is longest or (same and not _difference(ours, theirs, _length).excludes_zero)
 
-        return min(filter(ties, trials), key=lambda t: _nats(chains[t.hypothesis.label]))
+        tied = list(filter(ties, trials))
+        return tied[0] if len(tied) == 1 else min(tied, key=lambda t: self._nats(t.hypothesis))
+
+    def _nats(self, hypothesis: Hypothesis) -> float:
+        """Cross-entropy over all steps, which takes whole rollouts."""
+        whole = (rollout(hypothesis.draft, sample, hypothesis.wiring, self.steps).logprob for sample in self.samples)
+        logprobs = torch.cat(list(whole))
+        return float(-logprobs[logprobs.isfinite()].mean())
 
     def _likely(self, ground: Ground, tried: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Those that a glance at one sample does not rule out and that are ahead on the look."""
@@ -108,21 +116,19 @@ class RecordedTokens:
         """Each hypothesis's gain over the believed pass by its family's score, paired by sample."""
         kinds = {h.scored for h in tried}
         first = _sums(_first_step(ground.draft, ground.wiring, samples)) if kinds - {"conditional"} else None
-        chain = self._chain(ground.draft, ground.wiring, samples, steps) if "conditional" in kinds else None
+        chain = _chain(ground, samples, steps) if "conditional" in kinds else None
         found = []
         for h in tried:
             if h.scored == "conditional":
-                found.append(_difference(self._of(h, samples, steps), chain, _conditional))
+                found.append(_difference(_chain(h, samples, steps), chain, _conditional))
             else:
                 found.append(_gain(h.scored, _sums(_first_step(h.draft, h.wiring, samples)), first))
         return found
 
-    def _of(self, hypothesis: Hypothesis, samples: Sequence[Sample], steps: int) -> list[Rollout]:
-        return self._chain(hypothesis.draft, hypothesis.wiring, samples, steps)
 
-    @staticmethod
-    def _chain(draft: Draft, wiring: Wiring, samples: Sequence[Sample], steps: int) -> list[Rollout]:
-        return [rollout(draft, sample, wiring, steps) for sample in samples]
+def _chain(what: Ground | Hypothesis, samples: Sequence[Sample], steps: int) -> list[Rollout]:
+    """Each chain up to its first miss, which is all that lengths and conditional rates ask."""
+    return rollout_until_miss(what.draft, samples, what.wiring, steps)
 
 
 @torch.inference_mode()
@@ -204,8 +210,3 @@ def _difference(
     half = sums.shape[1] // 2
     count = int(sums[:, 2 * half // 3].sum())
     return estimate(sums, lambda s: statistic(s[..., :half]) - statistic(s[..., half:]), count)
-
-
-def _nats(chain: Sequence[Rollout]) -> float:
-    logprob = torch.cat([found.logprob[found.valid] for found in chain])
-    return float(-logprob[logprob.isfinite()].mean())

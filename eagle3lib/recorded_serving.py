@@ -16,12 +16,15 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from eagle3lib.bootstrap import Estimate, estimate, ratio
+from eagle3lib.bootstrap import Estimate, estimate, ratio, share_back
+from eagle3lib.boundaries import Boundary
 from eagle3lib.errors import InputError
 from eagle3lib.tensors import read_json
 
 Accepted = Annotated[int, Field(ge=0)]
 TokenId = Annotated[int, Field(ge=0)]
+#: A draft as trained, with `fc`'s columns moved to where their boundaries are served, or with them fitted to those.
+Mended = Literal["trained", "rewired", "refitted"]
 
 
 class _Record(BaseModel):
@@ -63,12 +66,12 @@ class ServedRun(_Record):
     """One draft served at one K and temperature.
 
     Attributes:
-        draft: as trained, or with `fc`'s columns moved to where the engine serves their boundaries.
+        draft: as trained, or mended for the boundaries that the engine captures.
         captured: the boundaries that the engine fed to `fc`, slot by slot.
     """
 
     name: str
-    draft: Literal["trained", "rewired"]
+    draft: Mended
     captured: tuple[int, ...]
     steps: int = Field(ge=1, le=64)
     temperature: float = Field(ge=0)
@@ -89,6 +92,7 @@ class RecordedServing(_Record):
 
     Attributes:
         version: what the engine says of itself.
+        command: what made the recording.
         source: the package that its source came from.
         target: which weights, in which numbers.
         flags, request: what the engine was started with, and what every request asked.
@@ -99,6 +103,7 @@ class RecordedServing(_Record):
     engine: str
     version: str
     source: str
+    command: str
     date: str
     target: str
     flags: tuple[str, ...]
@@ -191,6 +196,45 @@ def run_rows(recording: RecordedServing) -> list[dict]:
             }
         )
     return rows
+
+
+def recovered_rows(recording: RecordedServing, trained: Sequence[Boundary]) -> list[dict]:
+    """What mended drafts bring back by the engine's own rounds: one row for each.
+
+    A mended draft is held against the draft as trained, fed the same boundaries (broken) and the trained ones (true),
+    at the same K and temperature, on the prompts that all three answered; without such runs it is left out.
+    """
+    rows = []
+    for mended in recording.runs:
+        plain = [r for r in recording.runs if r.draft == "trained" and _alike(r, mended)]
+        true = next((r for r in plain if r.captured == tuple(trained)), None)
+        broken = next((r for r in plain if r.captured == mended.captured), None)
+        if mended.draft == "trained" or true is None or broken is None:
+            continue
+        runs = {"true": true, "broken": broken, "mended": mended}
+        by_sample = {name: {r.sample: r for r in run.requests} for name, run in runs.items()}
+        both = [s for s in by_sample["mended"] if s in by_sample["true"] and s in by_sample["broken"]]
+        if not both:
+            continue
+        requests = {name: [found[s] for s in both] for name, found in by_sample.items()}
+        sums = np.concatenate([_tokens_rounds(own) for own in requests.values()], axis=1)  # [n, 6]
+        back = estimate(sums, share_back, int(sums[:, 5].sum()))
+        lengths = {f"{name} AL": measured(own, mended.steps, "engine").length.value for name, own in requests.items()}
+        rows.append(
+            {"draft": mended.draft, "fed": str(list(mended.captured)), "K": mended.steps, "prompts": len(both)}
+            | lengths
+            | {"came back": back.value, "low": back.low, "high": back.high}
+        )
+    return rows
+
+
+def _alike(one: ServedRun, other: ServedRun) -> bool:
+    return (one.steps, one.temperature) == (other.steps, other.temperature)
+
+
+def _tokens_rounds(requests: Sequence[Request]) -> np.ndarray:
+    """[n, 2] tokens that the engine's rounds yielded, and the rounds, last ones left out."""
+    return np.array([(sum(r.engine) + len(r.engine), len(r.engine)) for r in requests], dtype=float).reshape(-1, 2)
 
 
 def repeat_difference(first: ServedRun, second: ServedRun) -> tuple[int, int, int]:

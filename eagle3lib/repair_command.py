@@ -26,8 +26,11 @@ from eagle3lib.repair_screen import show
 from eagle3lib.repaired_checkpoint import moves, own_embedding, save_repaired, save_rewired
 from eagle3lib.rewire import rewire
 from eagle3lib.rungs import MARGIN
+from eagle3lib.search import Search, exhaustive, without_hints
 from eagle3lib.turned_target import needs_own_embedding, why_embedding_unused
 
+#: Response tokens on which the states are asked what fed `fc` in training.
+SEARCHED = 2000
 #: Shares of the prompts to fit, to choose on and to judge on; with a dump to fit from, of that dump's prompts.
 SHARES, FIT_SHARES = (3, 1, 2), (10, 1)
 
@@ -89,15 +92,12 @@ def _repair(
     margin: float,
     every_rung: bool,
 ) -> int:
-    if inv.trained is None:
-        raise InputError(
-            f"Nothing says what fed fc in training; notebook 04 searches for it: state it as training.boundaries in"
-            f" {inv.case.path}."
-        )
-    trained, serving = inv.trained.wiring, _serving(inv, engine, version)
+    serving = _serving(inv, engine, version)
+    _expect_trained(inv, without_hints(inv, SEARCHED) or exhaustive(inv, SEARCHED), console)
+    trained = inv.trained.wiring
     console.print(f"Trained on {escape(str(trained))}; {serving.engine.label} feeds {escape(str(serving.wiring))}.")
     if trained == serving.wiring and dumps[1] is None:
-        console.print("By its files it is served as trained: there is nothing to repair. Notebook 04 asks the states.")
+        console.print("It is served as trained: there is nothing to repair.")
         return 0
     found = _material(inv, trained, serving.wiring, *dumps)
     if found is None:
@@ -118,6 +118,33 @@ def _repair(
     folder = save_repaired(ladder.chosen.draft, out, inv.served_config, serving.settings(inv), notes, embedding)
     console.print(f"Written to {escape(str(folder))}; provenance.json lists what differs. Serve it as a canary first.")
     return 0
+
+
+def _expect_trained(inv: Investigation, judged: Search | None, console: Console) -> None:
+    """Check that something says what fed `fc` in training, and that the states do not say otherwise.
+
+    Raises:
+        InputError: if nothing says, or the states contradict what the files imply. What the case itself states is
+            believed, with a warning.
+    """
+    fits = ""
+    if judged is not None:
+        best = judged.ranking.best
+        fits = f"the states of the dump {judged.dump!r} fit {judged.wiring(best.slots)} best"
+    if inv.trained is None:
+        raise InputError(
+            f"Nothing says what fed fc in training{f', and {fits}' if fits else ''}: state it as training.boundaries in"
+            f" {inv.case.path}."
+        )
+    if judged is None or not judged.contradicts(inv.trained.wiring.slots):
+        return
+    told = f"fc was fed {inv.trained.wiring} in training ({inv.trained.source}), but {fits}"
+    if inv.case.training.boundaries is None:
+        raise InputError(
+            f"The files say that {told}; a repair from the wrong wiring would make the draft worse. State the one that"
+            f" is right as training.boundaries in {inv.case.path}; notebook 04 shows how far they are apart."
+        )
+    console.print(f"The case states that {escape(told)}. It is believed; notebook 04 shows how far they are apart.")
 
 
 def _serving(inv: Investigation, name: str | None, version: str | None) -> Serving:

@@ -45,6 +45,31 @@ def recorded_table(record: dict) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def kinds_table(record: dict) -> pd.DataFrame:
+    """Of fits on one kind of prompt: what comes back on each kind, a row a fit. Empty where none was measured."""
+    rows = record.get("by_kind", {}).get("rows", [])
+    table = pd.DataFrame([{k: r[k] for k in ("fitted", "tokens", "judged")} | r["recovered"] for r in rows])
+    if table.empty:
+        return table
+    wide = table.pivot(index=["fitted", "tokens"], columns="judged", values=["value", "low", "high"]).swaplevel(axis=1)
+    kinds = list(dict.fromkeys(table["judged"]))
+    flat = {
+        f"back on {kind}" + ("" if part == "value" else f", {part}"): wide[kind][part]
+        for kind in kinds
+        for part in ("value", "low", "high")
+    }
+    return pd.DataFrame(flat).reset_index()
+
+
+def lost_on_others(record: dict) -> float:
+    """The most that a fit on one kind of prompt brings back less on another kind than a fit on all; as a share of the
+    lost length. NaN where none was measured."""
+    back = {(r["fitted"], r["judged"]): r["recovered"]["value"] for r in record.get("by_kind", {}).get("rows", [])}
+    kinds = {judged for _, judged in back}
+    gaps = [back["both", judged] - value for (fitted, judged), value in back.items() if fitted in kinds - {judged}]
+    return max(gaps, default=float("nan"))
+
+
 def read_record(file: Path) -> dict:
     """A record with its rows.
 

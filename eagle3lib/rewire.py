@@ -23,8 +23,9 @@ from eagle3lib.bootstrap import Estimate
 from eagle3lib.boundaries import Boundary, Wiring, boundary_name
 from eagle3lib.checkpoint import Draft
 from eagle3lib.errors import InputError
-from eagle3lib.rollout import Rollout, rollout
+from eagle3lib.rollout import Rollout
 from eagle3lib.sample import Sample
+from eagle3lib.until_miss import rollout_until_miss
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def slot_value(
 ) -> Estimate:
     """One slot's value, as `slot_values`."""
     steps, lacking = whole[0].hit.shape[1], without_slot(draft, slot)
-    return length_difference(whole, [rollout(lacking, s, wiring, steps) for s in samples], steps)
+    return length_difference(whole, rollout_until_miss(lacking, samples, wiring, steps), steps)
 
 
 def expect_fc(draft: Draft) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from eagle3lib.acceptance import Acceptance, acceptance, length_difference, walk_histograms
-from eagle3lib.bootstrap import Estimate, estimate
+from eagle3lib.bootstrap import Estimate, estimate, share_back
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
 from eagle3lib.material import Material
@@ -89,13 +89,7 @@ def recovered_share(
 ) -> Estimate:
     """(AL mended - AL broken) / (AL true - AL broken) along the walk, by prompt; NaN where nothing is lost."""
     sums = np.concatenate([_walked(rollouts, steps) for rollouts in (true, broken, mended)], axis=1)  # [n, 6]
-
-    def share(s: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            best, worst, found = (s[..., 2 * i] / s[..., 2 * i + 1] for i in range(3))
-            return np.where(best > worst, (found - worst) / (best - worst), np.nan)
-
-    return estimate(sums, share, int(sums[:, 5].sum()))
+    return estimate(sums, share_back, int(sums[:, 5].sum()))
 
 
 def _walked(rollouts: Sequence[Rollout], steps: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -104,3 +104,14 @@ class Sample:
         """Pairs (h[i], x[i + 1]): a state and a following token are both needed."""
         n_rows = min(states.shape[0] for states in self.states.values())
         return min(n_rows, len(self.token_ids) - 1)
+
+
+def first_samples(samples: Iterable[Sample], tokens: int) -> list[Sample]:
+    """The first samples, until they hold so many response tokens."""
+    chosen, held = [], 0
+    for sample in samples:
+        if held >= tokens:
+            break
+        chosen.append(sample)
+        held += int(sample.loss_mask.sum())
+    return chosen

@@ -37,8 +37,8 @@ STRIDE, PER_SAMPLE = 3, 22
 SURVIVORS = 8
 #: Bytes of slot contributions that are kept; the least recently used go first and are made again on demand.
 KEPT_BYTES = 2**29
-#: Pairs of several candidates that are passed at once.
-BATCH_PAIRS = 1024
+#: Pairs of several candidates that are passed at once, as far as a [P, H] block of them stays within so many bytes.
+BATCH_PAIRS, BATCH_BYTES = 1024, 2**23
 #: Bytes of one [P, H] block: longer lists of samples are scored pack by pack.
 PACK_BYTES = 2**26
 
@@ -52,7 +52,7 @@ class Pack:
     Attributes:
         samples: their places in the list.
         rows: of each, the pairs that are scored.
-        next_ids: [P] x[i + 1] of every pair.
+        next_ids: [P] x[i + 1] of every pair, or what stands there by the token shift.
         recorded: [R] x[i + 2] of the scored pairs.
     """
 
@@ -85,7 +85,8 @@ class Scorer:
         """
         self.draft = draft
         self.samples = samples
-        self.config = draft.config.under(flags) if flags else draft.config
+        self.flags = flags or Wiring(())
+        self.config = draft.config.under(self.flags)
         fusion.expect_input_norms(draft, self.config)
         self._kept = Kept(kept)
         self._scores: dict[tuple[Slots, int | None], Score] = {}
@@ -109,7 +110,7 @@ class Scorer:
             self._looks[positions] = self._look(positions)
         new = [slots for slots in dict.fromkeys(candidates) if (slots, positions) not in self._scores]
         pairs = max((sum(pack.lengths) for pack in self._looks[positions]), default=1)
-        some = max(BATCH_PAIRS // pairs, 1)
+        some = max(min(BATCH_PAIRS, BATCH_BYTES // (4 * self.config.hidden_size)) // pairs, 1)
         for batch in (new[i : i + some] for i in range(0, len(new), some)):
             for score in self._evaluate(batch, positions):
                 self._scores[score.slots, positions] = score
@@ -156,7 +157,8 @@ class Scorer:
         sums = np.zeros((len(candidates), n, 4))
         for place, pack in enumerate(packs):
             look = (positions, place)
-            g = torch.cat([self._fused(parts) for parts in self._parts(candidates, look, pack, walk)])
+            fused = (self._fused(parts) for parts in self._parts(candidates, look, pack, walk))
+            g = torch.cat([self._lagged(g, pack.lengths) for g in fused])
             sums[:, list(pack.samples)] = self._pack_sums(pack, g, self._embedding(look, pack), len(candidates))
         return [Score(slots, own) for slots, own in zip(candidates, sums, strict=True)]
 
@@ -181,7 +183,9 @@ class Scorer:
 
     def _pack(self, chosen: Sequence[tuple[int, Tensor]]) -> Pack:
         ids = [self._told[i][0] for i, _ in chosen]
-        next_ids = torch.cat([own_ids[1 : int(rows[-1]) + 2] for own_ids, (_, rows) in zip(ids, chosen, strict=True)])
+        begin = 0 if self.config.token_shift == -1 else 1  # as `fusion.paired` pairs them
+        ends = [begin + 1 + int(rows[-1]) for _, rows in chosen]
+        next_ids = torch.cat([own_ids[begin:end] for own_ids, end in zip(ids, ends, strict=True)])
         recorded = torch.cat([own_ids[rows + 2] for own_ids, (_, rows) in zip(ids, chosen, strict=True)])
         return Pack(tuple(i for i, _ in chosen), tuple(rows for _, rows in chosen), next_ids, recorded)
 
@@ -210,6 +214,13 @@ class Scorer:
             mean_square = torch.stack([square for _, square in parts]).sum(0) / width
             g *= torch.rsqrt(mean_square + self.config.norm_eps)[:, None].to(g.dtype)
         return g if self.draft.weights.fc_bias is None else g + self.draft.weights.fc_bias
+
+    def _lagged(self, g: Float[Tensor, "P H"], lengths: Sequence[int]) -> Float[Tensor, "P H"]:
+        """Each state one pair later where the token shift is 1, the first pair of a sample without one."""
+        if self.config.token_shift != 1:
+            return g
+        lagged = (torch.cat([torch.zeros_like(own[:1]), own[:-1]]) for own in g.split(list(lengths)))
+        return torch.cat(list(lagged))
 
     def _parts(
         self, candidates: Sequence[Slots], look: tuple, pack: Pack, walk: Iterator[tuple[int, Sample]]

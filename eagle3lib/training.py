@@ -96,28 +96,52 @@ def step_counts(
     """speculators' counts of every sample, with each of `truths` in the teacher's place; one pass serves all.
 
     Args:
-        truths: boundaries whose norm and head teach (over the draft vocabulary), or `RECORDED`.
+        truths: boundaries whose norm and head teach (over the draft vocabulary), teachers, or `RECORDED`.
         target: needed for a teacher.
 
     Raises:
         InputError: if a sample lacks a boundary that the wiring or a truth needs.
         ValueError: if a teacher is asked for without a target, or there is no sample.
     """
+    return counts_by_wiring(draft, samples, [wiring], steps, truths, target)[wiring]
+
+
+def counts_by_wiring(
+    draft: Draft,
+    samples: Iterable[Sample],
+    wirings: Sequence[Wiring],
+    steps: int,
+    truths: Sequence[Truth],
+    target: Target | None = None,
+) -> dict[Wiring, dict[Truth, StepCounts]]:
+    """The same under several wirings; what the teachers say is computed once for all.
+
+    Raises:
+        InputError, ValueError: as `step_counts`.
+    """
     if target is None and any(truth != RECORDED for truth in truths):
         raise ValueError(f"the truths {list(truths)} need a target")
     head = teacher_head(draft, target) if target is not None else None
-    rows: dict[Truth, list[np.ndarray]] = {truth: [] for truth in truths}
-    config = draft.config.under(wiring)
+    rows: dict[Wiring, dict[Truth, list[np.ndarray]]] = {w: {truth: [] for truth in truths} for w in wirings}
     for sample in samples:
-        predicted = [draft_head.greedy(draft, u, config).cpu() for u in chain_states(draft, sample, wiring, steps)]
-        for truth in truths:
-            # labels[j] is the truth about x[j + 1], as a teacher's row j is.
-            recorded = truth == RECORDED
-            labels = sample.token_ids[1:] if recorded else teacher_choices(draft, target, head, sample, truth).cpu()
-            rows[truth].append(_sample_counts(sample, predicted, labels, steps))
-    if not all(rows.values()):
+        # labels[j] is the truth about x[j + 1], as a teacher's row j is.
+        labels = {
+            truth: sample.token_ids[1:]
+            if truth == RECORDED
+            else teacher_choices(draft, target, head, sample, truth).cpu()
+            for truth in truths
+        }
+        for wiring, found in rows.items():
+            config = draft.config.under(wiring)
+            predicted = [draft_head.greedy(draft, u, config).cpu() for u in chain_states(draft, sample, wiring, steps)]
+            for truth in truths:
+                found[truth].append(_sample_counts(sample, predicted, labels[truth], steps))
+    if not all(made for found in rows.values() for made in found.values()):
         raise ValueError("step_counts needs at least one sample and one truth")
-    return {truth: StepCounts(*np.stack(found).transpose(1, 0, 2)) for truth, found in rows.items()}
+    return {
+        wiring: {truth: StepCounts(*np.stack(made).transpose(1, 0, 2)) for truth, made in found.items()}
+        for wiring, found in rows.items()
+    }
 
 
 @torch.inference_mode()
@@ -150,56 +174,6 @@ def truth_name(truth: Truth) -> str:
     usual = Teacher.of(teacher.boundary)
     norm = "" if teacher.normed == usual.normed else ", normed again" if teacher.normed else ", not normed"
     return f"teacher {boundary_name(teacher.boundary)}{norm}{', whole vocabulary' if teacher.full else ''}"
-
-
-def every_truth(boundaries: Sequence[Boundary], *, full: bool = True) -> list[Truth]:
-    """The recorded token, and every boundary as teacher, normed or not, over the draft's vocabulary and the whole."""
-    sizes, norms = ((False, True) if full else (False,)), (True, False)
-    return [RECORDED, *(Teacher(b, normed, size) for b in boundaries for size in sizes for normed in norms)]
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A wiring and a truth, and the accuracies that they give.
-
-    Attributes:
-        full_acc: of each step that was claimed, with its interval.
-        furthest: the largest difference from the claim.
-        inside: whether every claimed number lies in its interval.
-    """
-
-    wiring: Wiring
-    truth: Truth
-    full_acc: tuple[Estimate, ...]
-    furthest: float
-    inside: bool
-
-
-def reproductions(
-    draft: Draft,
-    samples: Sequence[Sample],
-    wirings: Sequence[Wiring],
-    truths: Sequence[Truth],
-    claimed: Sequence[float],
-    target: Target | None = None,
-) -> list[Reproduction]:
-    """Every wiring with every truth against a trainer's claimed full_acc_0, full_acc_1, ..., the nearest first.
-
-    A wrong wiring and a wrong truth can hide behind each other, so they are tried together.
-
-    Raises:
-        InputError, ValueError: as `step_counts`; ValueError also without a claimed number.
-    """
-    if not claimed:
-        raise ValueError("reproductions needs the claimed accuracy of one step or more")
-    found = []
-    for wiring in wirings:
-        for truth, counts in step_counts(draft, samples, wiring, len(claimed), truths, target).items():
-            steps = tuple(counts.full_acc(k) for k in range(len(claimed)))
-            furthest = max(abs(e.value - c) for e, c in zip(steps, claimed, strict=True))
-            inside = all(e.low <= c <= e.high for e, c in zip(steps, claimed, strict=True))
-            found.append(Reproduction(wiring, truth, steps, furthest, inside))
-    return sorted(found, key=lambda r: (not r.inside, r.furthest))
 
 
 def accuracy_rows(by_truth: Mapping[str, StepCounts]) -> list[dict]:

@@ -6,7 +6,7 @@ samples laid end to end. After its first miss a chain counts as missed at every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -17,26 +17,46 @@ from eagle3lib.rollout import Rollout
 from eagle3lib.sample import Sample
 from eagle3lib.starts import starts_of
 
+#: Bytes of one [P, H] block: longer lists of samples are passed pack by pack.
+PACK_BYTES = 2**26
 
-@torch.inference_mode()
-def rollout_until_miss(draft: Draft, samples: Sequence[Sample], wiring: Wiring, steps: int) -> list[Rollout]:
-    """Of each sample that has a start, the rollout of `steps` steps; survival and step 0 are those of `rollout`.
+
+def rollout_until_miss(draft: Draft, samples: Iterable[Sample], wiring: Wiring, steps: int) -> list[Rollout]:
+    """Of each sample the rollout of `steps` steps; survival and step 0 are those of `rollout`.
 
     Raises:
         InputError: as `fusion.fuse`.
     """
+    most = max(PACK_BYTES // (4 * draft.config.hidden_size), 1)
+    every: list[Rollout] = []
+    pack: list[tuple[Sample, Rollout]] = []
+    pairs = 0
+    for sample in samples:
+        every.append(blank := _blank(sample, steps))
+        if not len(blank.starts):
+            continue
+        if pack and pairs + sample.n_pairs > most:
+            _roll_out(draft, wiring, pack)
+            pack, pairs = [], 0
+        pack.append((sample, blank))
+        pairs += sample.n_pairs
+    if pack:
+        _roll_out(draft, wiring, pack)
+    return every
+
+
+@torch.inference_mode()
+def _roll_out(draft: Draft, wiring: Wiring, pack: Sequence[tuple[Sample, Rollout]]) -> None:
+    """Fill in the predictions of some samples laid end to end."""
     config, device = draft.config.under(wiring), draft.device
-    pairs = [(sample, found) for sample in samples if len((found := _blank(sample, steps)).starts)]
-    if not pairs:
-        return []
-    samples, blank = [sample for sample, _ in pairs], [found for _, found in pairs]
-    g = torch.cat([fusion.fuse(draft, sample, wiring) for sample in samples])
-    embeddings = [draft.embed(sample.token_ids) for sample in samples]  # [T, H] each
-    lengths = [sample.n_pairs for sample in samples]
-    first = torch.cat([e[1 : n + 1] for e, n in zip(embeddings, lengths, strict=True)])
+    paired = [fusion.paired(config, fusion.fuse(draft, s, wiring), draft.embed(s.token_ids)) for s, _ in pack]
+    blank, lengths = [found for _, found in pack], [len(g) for g, _ in paired]
+    g = torch.cat([own for own, _ in paired])
+    first = torch.cat([following[:n] for (_, following), n in zip(paired, lengths, strict=True)])
     own = [found.starts.to(device) for found in blank]
     u, prefixes = forward.packed_first_step(draft, config, g, first, lengths, own)
     rows = [torch.arange(len(found.starts)) for found in blank]  # of the chains that go on
+    steps = blank[0].hit.shape[1]
     for k in range(steps):
         counts = [len(r) for r in rows]
         recorded = torch.cat([found.recorded[r, k] for found, r in zip(blank, rows, strict=True)])
@@ -55,9 +75,8 @@ def rollout_until_miss(draft: Draft, samples: Sequence[Sample], wiring: Wiring, 
         for prefix, kept in zip(prefixes, going, strict=True):
             prefix.keep(kept.to(device))
         pairs = [found.starts[r].to(device) for found, r in zip(blank, rows, strict=True)]
-        embedding = torch.cat([e[p + 2 + k] for e, p in zip(embeddings, pairs, strict=True)])
+        embedding = torch.cat([following[p + k + 1] for (_, following), p in zip(paired, pairs, strict=True)])
         u = forward.packed_next_step(draft, config, u, embedding, prefixes, pairs)
-    return blank
 
 
 def _blank(sample: Sample, steps: int) -> Rollout:

@@ -40,7 +40,9 @@ def rank_fully(scorer: Scorer, candidates: Sequence[Slots]) -> Ranking:
     return Ranking(tuple(scores), len(scores), len(scores))
 
 
-def order_ties(ranking: Ranking, draft: Draft, samples: Iterable[Sample], steps: int) -> Ranking:
+def order_ties(
+    ranking: Ranking, draft: Draft, samples: Iterable[Sample], steps: int, flags: Wiring | None = None
+) -> Ranking:
     """The ranking with its ties, which step 0 cannot tell apart, in the order of all `steps` of the draft.
 
     Later steps are evidence too: neighbouring boundaries that tie at step 0 part further down the chain. Ties
@@ -48,7 +50,8 @@ def order_ties(ranking: Ranking, draft: Draft, samples: Iterable[Sample], steps:
     """
 
     def chain_nats(score: Score) -> float:
-        logprobs = torch.cat([rollout(draft, s, Wiring(score.slots), steps).logprob for s in samples])
+        wiring = replace(flags or Wiring(()), slots=score.slots)
+        logprobs = torch.cat([rollout(draft, s, wiring, steps).logprob for s in samples])
         return float(-logprobs[logprobs.isfinite()].mean())
 
     ties = ranking.ties[:ORDERED_TIES]

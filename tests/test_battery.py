@@ -76,6 +76,7 @@ PLANTS = {
     "tokens not shifted": flagged("token shift", "(h[i], x[i])", token_shift=-1),
     "states behind": flagged("token shift", "(h[i - 1], x[i + 1])", token_shift=1),
     "residual": flagged("residual", "is the normed", norm_before_residual=True),
+    "residual source": flagged("residual source", "is the embedding", residual_embedding=True),
     "feedback": flagged("feedback", "fed back is normed", norm_output=True, steps=3),
     "head norm": flagged("head norm", "un-normed", norm_head=False),
     "q/k norm": Plant(

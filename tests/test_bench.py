@@ -13,7 +13,7 @@ import toys
 from bundled import CASE
 
 from eagle3lib import bench as bench_room
-from eagle3lib import plots, widgets
+from eagle3lib import plots, until_miss, widgets
 from eagle3lib.acceptance import acceptance
 from eagle3lib.bench import QUICK_SAMPLES, QUICK_TOKENS, Bench, allowed_flags, first_tokens, state
 from eagle3lib.boundaries import Wiring
@@ -27,7 +27,13 @@ from eagle3lib.until_miss import rollout_until_miss
 from eagle3lib.wiring import Scorer
 
 STEPS = 4
-FLAGS = [{}, {"norm_output": True}, {"norm_before_residual": True, "norm_head": False}, {"position_offset": 1}]
+FLAGS = [
+    {},
+    {"norm_output": True, "token_shift": -1},
+    {"norm_before_residual": True, "norm_head": False},
+    {"position_offset": 1, "token_shift": 1},
+    {"residual_embedding": True},
+]
 
 
 def samples(n: int = 4) -> list:
@@ -53,13 +59,14 @@ def told(draft, sample):
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("input_norm", ["none", "concat", "slots"])
-def test_chains_up_to_the_miss_are_those_of_a_rollout(input_norm, flags, tmp_path):
-    """Hits before the first miss, step 0's probabilities (1e-5) and every rate are a whole rollout's."""
+def test_chains_up_to_the_miss_are_those_of_a_rollout(input_norm, flags, tmp_path, monkeypatch):
+    """Hits before the first miss, step 0's probabilities (1e-5) and every rate are a whole rollout's, in packs of two
+    samples; a sample without a start has an empty rollout."""
+    monkeypatch.setattr(until_miss, "PACK_BYTES", 4 * toys.HIDDEN * 80)
     draft = tamed(tmp_path, input_norm)
     several = [told(draft, sample) for sample in samples(8)]
     wiring = Wiring((0, 2, 3), **flags)
     whole = [rollout(draft, sample, wiring, STEPS) for sample in several]
-    whole = [found for found in whole if len(found.starts)]
     quick = rollout_until_miss(draft, several, wiring, STEPS)
     assert [found.sample for found in quick] == [found.sample for found in whole]
     depth = 0
@@ -70,7 +77,7 @@ def test_chains_up_to_the_miss_are_those_of_a_rollout(input_norm, flags, tmp_pat
         assert torch.equal(a.valid, b.valid)
         held = b.hit.int().cumprod(1).bool()
         assert torch.equal(a.hit, held)
-        depth = max(depth, int(held.sum(1).max()))
+        depth = max([depth, *held.sum(1).tolist()])
         torch.testing.assert_close(a.logprob[:, 0], b.logprob[:, 0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(a.logprob[held], b.logprob[held], rtol=1e-5, atol=1e-5)
     assert depth >= 2, "some chains must go on, or nothing is tested"

@@ -43,6 +43,7 @@ BELIEVED = {
     "embedding slot": Wiring((3, 16, 28)),
     "slot order": Wiring((16, 3, 0)),
     "residual": Wiring(TRUE, norm_before_residual=True),
+    "residual source": Wiring(TRUE, residual_embedding=True),
     "concat order": Wiring(TRUE, hidden_first=True),
     "token shift": Wiring(TRUE, token_shift=-1),
     "feedback": Wiring(TRUE, norm_output=True),

@@ -15,7 +15,7 @@ from eagle3lib import load_case, readings, reconstruction
 from eagle3lib.anchors import embedding_matches
 from eagle3lib.boundaries import FINAL_NORMED
 from eagle3lib.checks.last_state import check_last_state, check_on_policy
-from eagle3lib.checks.teacher import check_teacher, check_teacher_probabilities, reproduces
+from eagle3lib.checks.teacher import check_teacher, check_teacher_probabilities
 from eagle3lib.investigation import Investigation
 from eagle3lib.reconstruction import Reconstruction, by_depth, reconstruct
 from eagle3lib.results import plain
@@ -23,6 +23,7 @@ from eagle3lib.sample import Sample, TeacherProbs
 from eagle3lib.target import Target
 from eagle3lib.teacher import audit_teacher
 from eagle3lib.training import RECORDED, step_counts
+from eagle3lib.truths import Claim
 
 LAST = 30
 Change = Callable[[Sample], Sample]
@@ -288,10 +289,20 @@ def test_teacher_audit(inv: Investigation, bundled) -> None:
     counted = step_counts(inv.draft, samples[:4], inv.trained.wiring, 2, [RECORDED, 28, LAST], inv.target)
     for truth, severity in ((28, "fault"), (LAST, "note")):
         counts = {name: values.sum(0).tolist() for name, values in counted[truth].by_name().items()}
-        there = reproduces(counted, counts=counts)
+        claim = Claim(0.0, counts)
+        there = {tried: claim.comes_back(ours) for tried, ours in counted.items()}
         assert there == {RECORDED: False, 28: truth == 28, LAST: truth == LAST}
         assert str(check_teacher(early, LAST, there).severity) == severity
-    claimed = counted[28].full_acc(0)
-    assert reproduces(counted, claimed=claimed.value)[28]
-    assert not any(reproduces(counted, claimed=0.99).values())
-    assert reproduces(counted) is None
+
+
+def test_a_teacher_under_another_s_name_is_not_the_last_state(inv: Investigation, bundled) -> None:
+    """B(28) stored as B(30): a fault where log-probabilities and the claim prove it, else a risk."""
+    for name in ("five", "five, no log-probabilities"):
+        right = bundled[name]
+        wrong = [replace(sample, states={**sample.states, LAST: sample.states[28]}) for sample in right]
+        for samples, severities in ((right, ("ok", "ok")), (wrong, ("risk", "fault" if name == "five" else "risk"))):
+            last, audit = reconstruct(inv.target, samples, LAST), audit_teacher(inv.target, samples, LAST)
+            found = [check_teacher(audit, LAST, {LAST: came_back}, last) for came_back in (False, True)]
+            assert tuple(str(f.severity) for f in found) == severities
+            sound = {"training.teacher"} if samples is right else {"training.teacher_unsound"}
+            assert {f.code for f in found} == sound

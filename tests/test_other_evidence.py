@@ -1,5 +1,4 @@
-"""The battery on a server's numbers, the truths behind a trainer's number, boundaries that were not captured, and
-what the checks say of each."""
+"""The battery on a server's numbers, boundaries that were not captured, and what the checks say of each."""
 
 from __future__ import annotations
 
@@ -12,12 +11,11 @@ from told import TRUE, confident_draft, random_samples, told_by
 
 from eagle3lib.acceptance import acceptance
 from eagle3lib.battery import battery
-from eagle3lib.boundaries import FINAL_NORMED, Wiring
+from eagle3lib.boundaries import Wiring
 from eagle3lib.checks.hypotheses import (
     check_missing_boundary,
     check_recorded_tokens,
     check_served_numbers,
-    check_truth,
 )
 from eagle3lib.findings import Severity
 from eagle3lib.missing_boundary import mixtures
@@ -25,16 +23,6 @@ from eagle3lib.recorded_evidence import RecordedTokens
 from eagle3lib.rollout import rollout
 from eagle3lib.served_evidence import ServedNumbers
 from eagle3lib.served_rates import ServedRates
-from eagle3lib.training import (
-    RECORDED,
-    Teacher,
-    every_truth,
-    reproductions,
-    step_counts,
-    teacher_choices,
-    teacher_head,
-    truth_name,
-)
 
 OWN, STEPS = Wiring(TRUE), 3
 
@@ -110,60 +98,6 @@ def test_a_distance_is_that_of_its_formula():
     assert ServedRates((0.5, 0.4, 0.3), 9).expected == pytest.approx(7.815, rel=0.01)
     with pytest.raises(ValueError, match="falling"):
         ServedRates((0.4, 0.5), 10)
-
-
-def taught(draft, target, boundary: int):
-    """Samples of the plain kind in which a boundary's state makes a teacher say the next token but one time in five."""
-    samples = []
-    for i, sample in enumerate(random_samples(draft)):
-        told = told_by(draft, sample, OWN)
-        wrong = torch.rand(len(told.token_ids), generator=toys.generator(i)) < 0.2
-        says = torch.where(wrong, sample.token_ids, told.token_ids).roll(-1)
-        state = target.head_rows(says) / target.norm_weight  # the norm gives it back, but for its length
-        samples.append(replace(told, states={**told.states, boundary: state}))
-    return samples
-
-
-def test_the_truth_behind_a_number_is_found_with_the_wiring(tmp_path, target):
-    """A wrong wiring and a wrong teacher: the battery names the wiring, and under it the teacher gives the number."""
-    draft = confident_draft(tmp_path)
-    samples = taught(draft, target, 3)
-    counts = step_counts(draft, samples, OWN, 1, [3], target)[3]
-    claimed = [counts.full_acc(0).value]
-    outcome = battery(draft, Wiring((4, 2, 1)), RecordedTokens(samples), target=target)
-    assert outcome.ground.wiring.slots == TRUE
-    wirings = [Wiring((4, 2, 1)), outcome.ground.wiring]
-    found = reproductions(draft, samples, wirings, every_truth([3, 5], full=False), claimed, target)
-    assert found[0].wiring.slots == TRUE
-    assert truth_name(found[0].truth) == "teacher B(3)"
-    assert found[0].furthest == 0
-    finding = check_truth(found, Wiring((4, 2, 1)), 5, claimed)
-    assert (finding.code, finding.severity) == ("training.other_truth", Severity.FAULT)
-    assert "B(3)" in finding.title
-    assert check_truth(found, OWN, 3, claimed).code == "training.truth_confirmed"
-    far = reproductions(draft, samples, wirings, [RECORDED], [0.123], target)
-    assert check_truth(far, OWN, 3, [0.123]).code == "training.no_truth"
-
-
-def test_teachers_over_the_whole_vocabulary_and_without_the_norm(draft, target, sample):
-    """Against the whole head's logits written out; a bare boundary is the usual teacher."""
-    head = teacher_head(draft, target)
-    whole = target.head_rows(torch.arange(toys.VOCABULARY))
-    state = sample.state(2).float()
-    for normed in (True, False):
-        expected = ((target.final_norm(state) if normed else state) @ whole.T).argmax(-1)
-        assert torch.equal(teacher_choices(draft, target, head, sample, Teacher(2, normed, True)), expected)
-        among = (target.final_norm(state) if normed else state) @ whole[draft.target_ids].T
-        found = teacher_choices(draft, target, head, sample, Teacher(2, normed))
-        assert torch.equal(found, draft.target_ids[among.argmax(-1)])
-    assert torch.equal(
-        teacher_choices(draft, target, head, sample, 2), teacher_choices(draft, target, head, sample, Teacher(2))
-    )
-    assert Teacher.of(FINAL_NORMED) == Teacher(FINAL_NORMED, normed=False)
-    names = [truth_name(truth) for truth in every_truth([2, FINAL_NORMED])]
-    assert len(set(names)) == len(names) == 9
-    assert names[:2] == ["recorded token", "teacher B(2)"]
-    assert "teacher final_normed, normed again, whole vocabulary" in names
 
 
 def drifting(draft, steps: int = 1):

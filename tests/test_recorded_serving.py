@@ -18,6 +18,7 @@ from eagle3lib.recorded_serving import (
     differing_rounds,
     measured,
     read_recorded_serving,
+    recovered_rows,
     repeat_difference,
 )
 from eagle3lib.rollout import rollout
@@ -71,6 +72,23 @@ def test_a_repeat_is_compared_where_both_answered():
     assert repeat_difference(first, run_of(*first.requests[:2])) == (0, 0, 2)
     other = run_of(request([0, 1], [], beyond=(2,)), request([2], [], sample="five/hs_1", engine_last=None))
     assert repeat_difference(first, other) == (1, 1, 2)
+
+
+def test_what_came_back_by_hand():
+    """Rounds of 1 and 3 tokens are right, of 1 broken, of 1 and 2 mended: on the prompts that all three answered."""
+    runs = {
+        "true": run_of(request([0, 2], [1]), request([4], [0], sample="five/hs_1")),
+        "broken": run_of(request([0, 0], [4])).model_copy(update={"captured": (2, 15, 27)}),
+        "mended": run_of(request([0, 1], [0])).model_copy(update={"captured": (2, 15, 27), "draft": "refitted"}),
+    }
+    other_steps = runs["broken"].model_copy(update={"steps": 2})
+    record = read_recorded_serving(RECORDED).model_copy(update={"runs": (other_steps, *runs.values())})
+    (row,) = recovered_rows(record, (0, 3, 16))
+    assert (row["true AL"], row["broken AL"], row["mended AL"]) == (2.0, 1.0, 1.5)
+    assert (row["came back"], row["prompts"]) == (0.5, 1)
+    assert recovered_rows(record, (3, 16, 28)) == []
+    alone = record.model_copy(update={"runs": (runs["true"], runs["mended"])})
+    assert recovered_rows(alone, (0, 3, 16)) == []
 
 
 # What is refused.
@@ -164,7 +182,9 @@ def test_engine_and_replay_agree(recording: RecordedServing):
         assert apart <= 0.005, run.name
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("wrong_K4", 0.0, 0.2), ("rewired_K4", 0.9, 1.1)])
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("wrong_K4", 0.0, 0.2), ("astray_K4", 0.0, 0.2), ("rewired_K4", 0.9, 1.1)]
+)
 def test_the_wrong_wiring_costs_what_the_rewired_draft_recovers(recording: RecordedServing, name, low, high):
     """Accepted drafts a round, as a share of the right wiring's on the same prompts."""
     run, right = recording.run(name), recording.run("K4")
@@ -173,6 +193,20 @@ def test_the_wrong_wiring_costs_what_the_rewired_draft_recovers(recording: Recor
     assert len(same) == len(run.requests)
     accepted = [measured(requests, 4, "engine").length.value - 1 for requests in (run.requests, same)]
     assert low <= accepted[0] / accepted[1] <= high
+
+
+def test_at_least_95_percent_of_the_lost_length_comes_back_in_the_engine(recording: RecordedServing):
+    """Rewired and refitted for [3, 16, 28], refitted for [2, 15, 27], on held-out prompts: the engine's own rounds."""
+    rows = recovered_rows(recording, (0, 3, 16))
+    assert {(row["draft"], row["fed"]) for row in rows} == {
+        ("rewired", "[3, 16, 28]"),
+        ("refitted", "[3, 16, 28]"),
+        ("refitted", "[2, 15, 27]"),
+    }
+    for row in rows:
+        assert row["prompts"] >= 12
+        assert row["true AL"] - row["broken AL"] > 0.4, row
+        assert row["came back"] >= 0.95, row
 
 
 def test_the_bundled_dumps_forecast_the_engine_s_rounds(recording: RecordedServing):

@@ -120,6 +120,27 @@ def test_the_right_wiring_needs_no_repair(case, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_ids_that_the_states_contradict_are_refused(case, tmp_path):
+    """The config's ids say [1, 2, 3] by their trainer's rule, the prompts were answered under [0, 2, 3]: nothing is
+    written until the case states which is right; then that is believed, with a warning where the states differ."""
+    text = case.read_text()
+    case.write_text(
+        text.replace("[training]\nboundaries = [0, 2, 3]\n", "").replace(
+            '"draft"\n', '"draft"\ntrainer = "specforge"\n'
+        )
+    )
+    found = repair("--case", case, "--out", tmp_path / "out")
+    assert found.exit_code == 2, found.output
+    assert "The files say that fc was fed" in found.output and "2, 3] best" in found.output
+    assert f"training.boundaries in {case}" in found.output
+    assert not (tmp_path / "out").exists()
+    case.write_text(text.replace("[0, 2, 3]", "[3, 2, 0]"))
+    found = repair("--case", case, "--out", tmp_path / "out")
+    assert "The case states that fc was fed [3, 2, 0] in training" in found.output and "It is believed" in found.output
+    case.write_text(text)
+    assert "believed" not in repair("--case", case, "--out", tmp_path / "other").output
+
+
 def turned_stack(case: Path, folder: Path) -> None:
     """The same tokens from a target whose residual stream is turned by a rotation, as a second dump of the case."""
     turn = torch.linalg.qr(torch.randn(toys.HIDDEN, toys.HIDDEN, generator=toys.generator(1))).Q

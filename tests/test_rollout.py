@@ -33,9 +33,11 @@ class PlainDraft:
         norm_before_residual: bool = False,
         norm_output: bool = False,
         window: int | None = None,
+        residual_embedding: bool = False,
     ) -> None:
         self.w = {name: tensor.double() for name, tensor in tensors.items()}
         self.norm_before_residual, self.norm_output, self.window = norm_before_residual, norm_output, window
+        self.residual_embedding = residual_embedding
         self.target_ids = tensors["d2t"] + torch.arange(toys.DRAFT_VOCABULARY)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
@@ -57,7 +59,8 @@ class PlainDraft:
     def layer(self, g: Tensor, tokens: Tensor) -> Tensor:
         """u of every row of one causal sequence; row i is at rope position i."""
         layer = "layers.0."
-        embedded = self.norm(layer + "input_layernorm.weight", self.w["embed_tokens.weight"][tokens])
+        embedding = self.w["embed_tokens.weight"][tokens]
+        embedded = self.norm(layer + "input_layernorm.weight", embedding)
         hidden = self.norm(layer + "hidden_norm.weight", g)
         x = torch.cat([embedded, hidden], -1)
         q, k, v = (
@@ -72,7 +75,8 @@ class PlainDraft:
             if self.window:
                 scores = scores.masked_fill(torch.ones_like(scores).tril(-self.window).bool(), -torch.inf)
             mixed[:, head] = scores.softmax(-1) @ v[:, shared]
-        y = (hidden if self.norm_before_residual else g) + mixed.flatten(1) @ self.w[
+        plain, normed = (embedding, embedded) if self.residual_embedding else (g, hidden)
+        y = (normed if self.norm_before_residual else plain) + mixed.flatten(1) @ self.w[
             layer + "self_attn.o_proj.weight"
         ].T
         normed = self.norm(layer + "post_attention_layernorm.weight", y)
@@ -116,6 +120,14 @@ def test_a_rollout_equals_drafting_from_each_start_alone(
     flags = {"norm_before_residual": norm_before_residual, "norm_output": norm_output}
     draft = load_draft(toys.write_draft(tmp_path, tensors, **flags), device="cpu")
     compare(draft, PlainDraft(tensors, **flags), sample, Wiring(toys.SLOTS))
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_an_embedding_as_residual_equals_drafting_alone(norm_before_residual, tmp_path, sample):
+    tensors, flags = toys.draft_tensors(), {"norm_before_residual": norm_before_residual}
+    draft = load_draft(toys.write_draft(tmp_path, tensors, **flags), device="cpu")
+    plain = PlainDraft(tensors, **flags, residual_embedding=True)
+    compare(draft, plain, sample, Wiring(toys.SLOTS, residual_embedding=True))
 
 
 def compare(draft: Draft, plain: PlainDraft, sample: Sample, wiring: Wiring) -> None:

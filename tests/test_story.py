@@ -125,7 +125,9 @@ def test_the_teacher_is_named(out):
     early = found["training.teacher_early"]
     assert early["severity"] == "risk"
     assert early["evidence"]["teacher"] == TEACHER
-    assert early["evidence"]["claim_reproduced_under"] == [TEACHER]
+    gives = early["evidence"]["claim_reproduced_under"]
+    assert "teacher B(10)" in gives and all(name.startswith("teacher B(10)") for name in gives)
+    assert found["training.truth_confirmed"]["severity"] == "ok"
     assert "B(10) taught, 2 blocks before the end" in early["title"]
     assert "without B(n)" in early["meaning"]
     rows = results(out, "03_manual_forward")["numbers"]["accuracy_by_truth"]
@@ -263,6 +265,7 @@ BELIEVED = {
     "concat order": Wiring(TRAINED, hidden_first=True),
     "head norm": Wiring(TRAINED, norm_head=False),
     "residual": Wiring(TRAINED, norm_before_residual=True),
+    "residual source": Wiring(TRAINED, residual_embedding=True),
 }
 
 

@@ -15,11 +15,15 @@ import toys
 from eagle3lib import scorer as scorer_room
 from eagle3lib import wiring
 from eagle3lib.boundaries import Wiring
+from eagle3lib.case import load_case
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.errors import InputError
+from eagle3lib.investigation import Investigation
 from eagle3lib.kept import Kept
+from eagle3lib.own_layout import write_sample
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
+from eagle3lib.search import exhaustive, training_wiring
 from eagle3lib.wiring import Scorer, coordinate_search, every_permutation, every_wiring
 
 BOUNDARIES = tuple(range(toys.N_LAYERS + 1))
@@ -35,13 +39,13 @@ def confident_draft(folder: Path, input_norm: str = "none") -> Draft:
     return load_draft(toys.write_draft(folder, tensors), device="cpu")
 
 
-def told_by(draft: Draft, sample: Sample, slots: wiring.Slots) -> Sample:
+def told_by(draft: Draft, sample: Sample, slots: wiring.Slots, **flags: object) -> Sample:
     """The sample with its generated tokens replaced by the draft's own greedy choices under a wiring.
 
     A choice depends on the tokens before it, so each round settles at least one more.
     """
     while True:
-        found = rollout(draft, sample, Wiring(slots), 1)
+        found = rollout(draft, sample, Wiring(slots, **flags), 1)
         if bool(found.hit.all()):
             return sample
         tokens = sample.token_ids.clone()
@@ -86,10 +90,12 @@ def test_a_score_is_step_0_of_a_rollout(input_norm, slots, tmp_path):
 def test_flags_are_scored_as_a_rollout_has_them(draft):
     """A flag that the wiring sets changes the score as it changes the pass; 1e-5."""
     sample = toys.make_sample()
-    plain = Scorer(draft, [sample]).score(toys.SLOTS).cross_entropy_value
-    for flags in ({"norm_before_residual": True}, {"rope_theta": 7.0}):
-        score = Scorer(draft, [sample], Wiring(toys.SLOTS, **flags)).score(toys.SLOTS)
-        found = rollout(draft, sample, Wiring(toys.SLOTS, **flags), 1).logprob[:, 0]
+    plain = Scorer(draft, [sample, toys.make_sample(9, length=40, name="longer")]).score(toys.SLOTS).cross_entropy_value
+    plants = [{"norm_before_residual": True}, {"rope_theta": 7.0}, {"residual_embedding": True}]
+    for flags in (*plants, {"token_shift": -1}, {"token_shift": 1}):
+        samples = [sample, toys.make_sample(9, length=40, name="longer")]
+        score = Scorer(draft, samples, Wiring(toys.SLOTS, **flags)).score(toys.SLOTS)
+        found = torch.cat([rollout(draft, s, Wiring(toys.SLOTS, **flags), 1).logprob[:, 0] for s in samples])
         assert score.cross_entropy_value == pytest.approx(float(-found[found.isfinite()].mean()), rel=1e-5)
         assert score.cross_entropy_value != pytest.approx(plain, rel=1e-3)
 
@@ -267,3 +273,30 @@ def test_states_of_another_width_are_refused(draft):
     wide = replace(sample, states={b: torch.cat([state, state], dim=1) for b, state in sample.states.items()})
     with pytest.raises(InputError, match="width 64"):
         Scorer(draft, [wide]).score(toys.SLOTS)
+
+
+def test_a_search_heeds_the_flags_that_the_case_states(tmp_path):
+    """Told with the halves of the layer's input exchanged: with that flag stated the search finds what was planted, and
+    says so with the flag; without it the scores are another pass's."""
+    (tmp_path / "draft").mkdir()
+    draft = confident_draft(tmp_path / "draft")
+    toys.write_target(tmp_path / "target")
+    for i in range(3):
+        sample = toys.make_sample(20 + i, length=40, turns=((4, 20), (24, 39)), name=f"sample {i}")
+        sample = replace(sample, states={b: state / (1 + b) for b, state in sample.states.items()})
+        told = told_by(draft, sample, PLANTED, hidden_first=True)
+        write_sample(tmp_path / "dump", i, told.token_ids, told.loss_mask, told.states)
+    text = (
+        '[draft]\npath = "draft"\n[target]\npath = "target"\n[[dumps]]\nname = "d"\npath = "dump"\ntemperature = 0.0\n'
+    )
+    found = {}
+    for name, flags in (("stated", "[training]\nflags = { hidden_first = true }\n"), ("unstated", "")):
+        (tmp_path / f"{name}.toml").write_text(text + flags)
+        inv = Investigation(load_case(tmp_path / f"{name}.toml"), "cpu")
+        found[name] = exhaustive(inv)
+        assert exhaustive(inv, most=10).ranking.best.sums.shape[0] == 1, "one sample holds as many tokens"
+        assert found[name].wiring(PLANTED).hidden_first is (True if flags else None)
+        assert training_wiring(None, found[name]) == found[name].wiring(found[name].ranking.best.slots)
+    right = {name: search.scorer.score(PLANTED) for name, search in found.items()}
+    assert found["stated"].ranking.best.slots == PLANTED
+    assert right["stated"].accuracy.value == 1.0 > right["unstated"].accuracy.value

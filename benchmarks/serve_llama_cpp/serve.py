@@ -30,17 +30,17 @@ from rich.console import Console
 from rich.table import Table
 from server import FLAGS, REQUEST, Server, Verification
 
-from eagle3lib import Draft, load_case
+from eagle3lib import Draft, Wiring, ecosystems, load_case, load_draft
 from eagle3lib.investigation import Investigation
 from eagle3lib.recorded_serving import (
     Counters,
+    Mended,
     RecordedServing,
     ServedRun,
     differing_rounds,
     measured,
     repeat_difference,
 )
-from eagle3lib.rewire import rewire
 
 BUNDLED = Path(__file__).parent.parent.parent / "data" / "smollm2"
 NEW_TOKENS = 160  # as many as the dumped answers have
@@ -60,14 +60,27 @@ class Plan:
     prompts: int | None = None
 
 
+#: How each draft was mended, and for which boundaries it is served: its own, those that SGLang makes of the served
+#: config's ids, or those that llama.cpp itself makes of them.
+DRAFTS: dict[str, tuple[Mended, str]] = {
+    "right": ("trained", "trained"),
+    "wrong": ("trained", "served"),
+    "rewired": ("rewired", "served"),
+    "refitted": ("refitted", "served"),
+    "astray": ("trained", "as listed"),
+    "astray_refitted": ("refitted", "as listed"),
+}
 #: Raising a number of prompts serves only those that are new.
 PLANS = (
     Plan("K4", "right", 4),
     Plan("K4_again", "right", 4),
     Plan("K2", "right", 2, prompts=12),
     Plan("K8", "right", 8, prompts=12),
-    Plan("wrong_K4", "wrong", 4, prompts=6),
+    Plan("wrong_K4", "wrong", 4, prompts=12),
     Plan("rewired_K4", "rewired", 4, prompts=12),
+    Plan("refitted_K4", "refitted", 4, prompts=12),
+    Plan("astray_K4", "astray", 4, prompts=12),
+    Plan("astray_refitted_K4", "astray_refitted", 4, prompts=12),
     Plan("sampled_K4", "right", 4, TEMPERATURE, prompts=10),
 )
 
@@ -89,6 +102,13 @@ def living_target():
     from living_target import LivingTarget
 
     return LivingTarget()
+
+
+def served_wirings(inv: Investigation) -> dict[str, Wiring]:
+    """What feeds `fc`: as trained, as the case's engine reads the served ids, and as llama.cpp reads them."""
+    engine = ecosystems.engine("llama_cpp")
+    listed = engine.boundaries(engine.read_ids(inv.served_config), inv.shape, None)
+    return {"trained": inv.trained.wiring, "served": inv.served.wiring, "as listed": Wiring(listed)}
 
 
 def held_out(investigation: Investigation) -> list[Prompt]:
@@ -136,19 +156,19 @@ def added(total: dict, before: Counters, after: Counters) -> dict:
 
 
 def compared(
-    plan: Plan, served: dict, prompts: list[Prompt], draft: Draft, slots: tuple[int, ...], prefills: compare.Prefills
+    plan: Plan, served: dict, prompts: list[Prompt], draft: Draft, item: models.Served, prefills: compare.Prefills
 ) -> ServedRun:
     """The run with the replay of its tokens."""
     requests = []
     for seed, (prompt, answer) in enumerate(zip(prompts, served["answers"], strict=False)):
         sample = prefills.sample(prompt.name, prompt.prompt, answer["tokens"], plan.temperature)
         rounds = [Verification(*r) for r in answer["rounds"]]
-        replayed = compare.replay(draft, sample, slots, plan.steps)
+        replayed = compare.replay(draft, sample, item.slots, plan.steps)
         requests.append(compare.request(sample, prompt.recorded, seed, rounds, replayed))
     return ServedRun(
         name=plan.name,
-        draft="rewired" if plan.draft == "rewired" else "trained",
-        captured=slots,
+        draft=item.mended,
+        captured=item.slots,
         steps=plan.steps,
         temperature=plan.temperature,
         counters=Counters(**served["counters"]),
@@ -183,13 +203,17 @@ def main(
     torch.set_num_threads(threads)
     llama = source.obtain(engine, threads)
     investigation = Investigation(load_case(BUNDLED / "case.toml"), "cpu")
-    trained, wrong = investigation.trained.wiring, investigation.served.wiring
+    wirings = served_wirings(investigation)
     target, target_gguf = models.write_target(living_target, llama, work)
-    drafts = {d.name: d for d in models.write_drafts(investigation.draft, trained, wrong, target, llama, work)}
-    weights = {name: investigation.draft for name in drafts}
-    weights["rewired"] = rewire(investigation.draft, trained, wrong).draft
+    drafts = {}
+    for name in dict.fromkeys(plan.draft for plan in plans):
+        mended, boundaries = DRAFTS[name]
+        drafts[name] = models.write_draft(
+            name, mended, investigation.draft, wirings["trained"], wirings[boundaries], target, llama, work
+        )
+    weights = {name: load_draft(item.folder, investigation.target, "cpu") for name, item in drafts.items()}
     prompts = held_out(investigation)
-    prefills = compare.Prefills(living_target, sorted({*trained.slots, *wrong.slots}))
+    prefills = compare.Prefills(living_target, sorted({b for wiring in wirings.values() for b in wiring.slots}))
     for plan in plans:
         log, gguf = work / f"{plan.name}.log", drafts[plan.draft].gguf
         server = Server(llama.server, target_gguf, gguf, plan.steps, log, threads)
@@ -198,8 +222,8 @@ def main(
     for plan in plans:
         served = json.loads(answers_of(plan, work).read_text(encoding="utf-8"))
         dates.append(served["date"])
-        ours, slots = asked(prompts, plan), drafts[plan.draft].slots
-        runs.append(compared(plan, served, ours, weights[plan.draft], slots, prefills))
+        ours, item = asked(prompts, plan), drafts[plan.draft]
+        runs.append(compared(plan, served, ours, weights[plan.draft], item, prefills))
     console.print(rates(runs))
     by_name = {r.name: r for r in runs}
     if {"K4", "K4_again"} <= by_name.keys():
@@ -211,6 +235,7 @@ def main(
         engine="llama.cpp",
         version=engine_version(llama.server),
         source=source.SDIST,
+        command=f"python benchmarks/serve_llama_cpp/serve.py --threads {threads}",
         date=max(dates),
         target="SmolLM2-135M-Instruct, Q4_1 dequantised to float32",
         flags=FLAGS,

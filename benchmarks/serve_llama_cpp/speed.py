@@ -43,15 +43,15 @@ def main(
     work.mkdir(parents=True, exist_ok=True)
     llama = source.obtain(engine, threads)
     investigation = Investigation(load_case(BUNDLED / "case.toml"), "cpu")
-    trained, wrong = investigation.trained.wiring, investigation.served.wiring
+    trained = investigation.trained.wiring
     target, target_gguf = models.write_target(living_target, llama, work)
-    drafts = {d.name: d for d in models.write_drafts(investigation.draft, trained, wrong, target, llama, work)}
+    draft = models.write_draft("right", "trained", investigation.draft, trained, trained, target, llama, work).gguf
     asked = [p for p in held_out(investigation) if p.temperature == 0][:prompts]
     points = {steps: {"steps": steps, "requests": []} for steps in LENGTHS}
     for turn in range(PASSES):
         for steps in LENGTHS:
-            draft = drafts["right"].gguf if steps else None
-            with Server(llama.server, target_gguf, draft, steps, work / f"speed_{steps}.log", threads) as server:
+            log, drafted_by = work / f"speed_{steps}.log", draft if steps else None
+            with Server(llama.server, target_gguf, drafted_by, steps, log, threads) as server:
                 server.complete(asked[0].prompt, 16)  # the first request of a server pays for its memory
                 for prompt in asked:
                     before = server.drafting_seconds()

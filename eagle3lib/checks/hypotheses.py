@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from eagle3lib.battery import Change, Outcome
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, Wiring, boundary_name
-from eagle3lib.findings import Evidence, Finding, Severity, quantity
+from eagle3lib.findings import Evidence, Finding, Severity
 from eagle3lib.missing_boundary import Mixture
 from eagle3lib.served_rates import ServedRates
-from eagle3lib.training import Reproduction, Truth, truth_name
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
 
@@ -142,48 +141,6 @@ def check_missing_boundary(
         "Both neighbours of every slot's boundary were captured, and none fits better",
         "No boundary that was not captured is nearer than one that was.",
         evidence=evidence,
-    )
-
-
-def check_truth(found: Sequence[Reproduction], believed: Wiring, teacher: Truth, claimed: Sequence[float]) -> Finding:
-    """Which wiring and which truth give the trainer's number.
-
-    Args:
-        found: as `training.reproductions` gives them.
-        believed, teacher: what the files say of both.
-    """
-    inside = [r for r in found if r.inside]
-    evidence: Evidence = {"claimed": list(claimed), "tried": len(found)}
-    if not inside:
-        nearest = found[0]
-        evidence |= {"nearest": truth_name(nearest.truth), "furthest": nearest.furthest}
-        return Finding(
-            "training.no_truth",
-            RISK,
-            f"None of {len(found)} pairs of wiring and truth gives the claimed number",
-            f"The nearest is {truth_name(nearest.truth)} under {nearest.wiring}, {nearest.furthest:.1%} away.",
-            "The dump is of other data than the claim's; dump some of the trainer's own validation samples.",
-            evidence,
-        )
-    evidence |= {"inside": [f"{truth_name(r.truth)}, {r.wiring}" for r in inside]}
-    usual = truth_name(teacher)
-    if any(truth_name(r.truth) == usual and r.wiring == believed for r in inside):
-        return Finding(
-            "training.truth_confirmed",
-            OK,
-            f"The claimed number comes back against {usual}",
-            f"{len(inside)} of {len(found)} pairs of wiring and truth give it, the stated one among them.",
-            evidence=evidence,
-        )
-    first = inside[0]
-    others = "" if len(inside) == 1 else f" {quantity(len(inside) - 1, 'other pair gives', 'other pairs give')} it too."
-    return Finding(
-        "training.other_truth",
-        FAULT,
-        f"The claimed number is accuracy against {truth_name(first.truth)} under {first.wiring}",
-        f"It is not that against {usual} under {believed}, so it says nothing of what a server accepts.{others}",
-        "Take the labels from norm(B(n)) in the next training, and hold serving against the recorded token.",
-        evidence,
     )
 
 
