@@ -211,12 +211,15 @@ def test_the_widgets_answer_a_change_refine_it_and_write_it(tmp_path, monkeypatc
     bench = Bench(tamed(tmp_path / "draft"), samples(), range(6), Wiring((4, 1, 3)), STEPS)
     file = tmp_path / "out" / "case.toml"
     widgets.wiring_bench(bench, load_case(CASE), file)
-    slots, flags, answers, write, text = shown
-    assert [dropdown.description for dropdown in flags.children] == [
+    (explorer,) = shown
+    controls, surface, write, text = explorer.children
+    slots, flags = controls.children[:3], controls.children[3:]
+    status, answers = surface.children
+    assert [dropdown.description for dropdown in flags] == [
         "norm before residual", "norm output", "norm head", "position offset",
     ]  # fmt: skip
-    slots.children[0].value = 0
-    flags.children[1].value = True
+    slots[0].value = 0
+    flags[1].value = True
     wiring = Wiring((0, 1, 3), norm_output=True)
     assert str(wiring) in answers.value
     assert "norm_output = true" in text.value
@@ -225,6 +228,9 @@ def test_the_widgets_answer_a_change_refine_it_and_write_it(tmp_path, monkeypatc
     while f"<td>{refined.tokens}</td>" not in answers.value and time.monotonic() < limit:
         time.sleep(0.05)
     assert str(refined.length) in answers.value
+    while "so far" in status.value and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert "so far" not in status.value, "it says when the refining has ended"
     assert str(bench.quick(wiring).cross_entropy) in answers.value, "the quick answer stays beside"
     write.click()
     assert Investigation(load_case(file), "cpu").served.wiring == wiring
