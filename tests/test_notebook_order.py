@@ -24,23 +24,6 @@ from eagle3lib.run import NOTEBOOKS
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if not path.stem.startswith(APPENDIX))
 #: Notebooks whose sections still build on each other.
 CHAINED = ("03_manual_forward", "04_concat_order", "05_acceptance_length", "07_verdict")
-STORED = (*range(toys.N_LAYERS + 1),)
-CASE = """
-name = "toy"
-[draft]
-path = "draft"
-[target]
-path = "target"
-[[dumps]]
-name = "d"
-path = "dump"
-boundaries = [0, 1, 2, 3, 4, 5]
-temperature = 0.0
-[served]
-engine = "vllm"
-boundaries = [0, 1, 4]
-steps = 3
-"""
 
 
 def parts(name: str) -> tuple[list[str], list[list[str]]]:
@@ -101,13 +84,8 @@ class Run:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory) -> Path:
-    """A case of a tiny draft, its target and a dump of every boundary."""
-    folder = tmp_path_factory.mktemp("toy")
-    toys.write_draft(folder / "draft")
-    toys.write_target(folder / "target")
-    toys.write_current_dump(folder / "dump", [toys.make_sample(i) for i in (5, 6, 7)], STORED)
-    (folder / "case.toml").write_text(CASE, encoding="utf-8")
-    return folder
+    """Where the case is written."""
+    return toys.write_case(tmp_path_factory.mktemp("toy")).parent
 
 
 @pytest.mark.parametrize("name", chained(NAMES))
