@@ -10,6 +10,7 @@ import base64
 import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -90,41 +91,45 @@ def explore(draw: Callable[..., Figure | HTML], choices: Mapping[str, Sequence],
 
 
 def replay_explorer(
-    rollouts: Mapping[str, Sequence[Rollout]], steps: int, text: Callable[[int], str], hide_text: bool = False
+    replay: Callable[[str, int], Rollout],
+    wirings: Sequence[str],
+    responses: Sequence[str],
+    steps: int,
+    text: Callable[[int], str],
+    hide_text: bool = False,
 ) -> None:
     """Show a response round by round: what was drafted, what was accepted, under each wiring.
 
     Args:
-        rollouts: of the same responses, by wiring.
+        replay: the rollout of a wiring's name and a response's place; asked once for each.
         steps: K.
         text: a token's text by id, as `Target.text`.
         hide_text: show blocks in place of texts, and numbers in place of names.
     """
-    of = next(iter(rollouts.values()))
-    names = [(f"response {i + 1}" if hide_text else r.sample, i) for i, r in enumerate(of)]
-    wiring = ipywidgets.Dropdown(options=list(rollouts), description="wiring", style=WIDE)
+    replay = cache(replay)
+    names = [(f"response {i + 1}" if hide_text else name, i) for i, name in enumerate(responses)]
+    wiring = ipywidgets.Dropdown(options=list(wirings), description="wiring", style=WIDE)
     response = ipywidgets.Dropdown(options=names, description="response", style=WIDE)
     number = ipywidgets.IntSlider(value=1, min=1, description="round", style=WIDE, continuous_update=False)
     play = ipywidgets.Play(value=1, min=1, interval=1500)
     ipywidgets.jslink((play, "value"), (number, "value"))
     surface = Surface()
 
-    def draw(_: object = None) -> None:
-        chosen = rollouts[wiring.value][response.value]
-        surface.compute(lambda: HTML(round_html(chosen, steps, number.value - 1, text, hide_text)))
+    def shown() -> HTML:
+        return HTML(round_html(replay(wiring.value, response.value), steps, number.value - 1, text, hide_text))
 
-    def begin(_: object = None) -> None:
-        """Another response or wiring has rounds of its own, so the first is shown."""
-        rounds = len(walk(rollouts[wiring.value][response.value], steps))
+    def first() -> HTML:
+        """Another response or wiring has rounds of its own."""
+        rounds = len(walk(replay(wiring.value, response.value), steps))
         number.unobserve_all("value")
         number.value = play.value = 1
         number.max = play.max = max(rounds, 1)
-        number.observe(draw, names="value")
-        draw()
+        number.observe(lambda _: surface.compute(shown), names="value")
+        return shown()
 
     for dropdown in (wiring, response):
-        dropdown.observe(begin, names="value")
-    begin()
+        dropdown.observe(lambda _: surface.compute(first), names="value")
+    surface.compute(first)
     display(_Explorer([wiring, response, play, number], surface))
 
 

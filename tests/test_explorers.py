@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import nbformat
 import pytest
 import torch
 import toys
+from cells import run_cells
 from IPython.core.formatters import DisplayFormatter
 from IPython.display import HTML
+from ipywidgets import Play
 from matplotlib.figure import Figure
 
 from eagle3lib import widgets
@@ -19,6 +23,7 @@ from eagle3lib.norm_map import SHADES, SHOWN, norm_map_html, token_norms
 from eagle3lib.replay_view import round_html
 from eagle3lib.rollout import rollout
 from eagle3lib.rounds import walk
+from eagle3lib.run import NOTEBOOKS
 from eagle3lib.widgets import explore, replay_explorer
 
 K = 4
@@ -135,6 +140,7 @@ def test_the_map_shows_each_norm_in_its_row_and_column():
     """Shades are told from norms by their definition: equal ratios, from a quarter to four times the median."""
     sample = toys.make_sample(length=90, boundaries=(0, 3, FINAL_NORMED))
     sample.states[3][::3] *= torch.linspace(0.01, 8, 30)[:, None]
+    sample.states[0][30] *= 0.01
     medians = {b: 1.01 * median for b, median in medians_of(sample).items()}  # so that none lies between two shades
     page = Page(norm_map_html(sample, 20, medians, lambda token: f"word{token}"))
     norms = torch.stack([sample.states[b][20 : 20 + SHOWN].norm(dim=-1) for b in medians])
@@ -207,7 +213,13 @@ def test_a_round_shows_what_was_drafted_up_to_the_first_miss(replayed):
 
 def test_moving_through_rounds_and_responses(replayed, shown):
     other = replace(replayed, sample="other", hit=torch.zeros_like(replayed.hit), predicted=replayed.recorded + 1)
-    replay_explorer({"trained": [replayed, other], "served": [other, other]}, K, "<{}>".format)
+    found, asked = {"trained": [replayed, other], "served": [other, other]}, []
+
+    def replay(name, i):
+        asked.append((name, i))
+        return found[name][i]
+
+    replay_explorer(replay, list(found), ["toy", "other"], K, "<{}>".format)
     controls, surface = shown[0].children
     wiring, response, play, number = controls.children
     answer = surface.children[1]
@@ -219,6 +231,7 @@ def test_moving_through_rounds_and_responses(replayed, shown):
     assert "0 of 4 drafts accepted" in answer.value
     wiring.value, response.value = "trained", 1
     assert "other, turn 1" in answer.value
+    assert len(set(asked)) == len(asked) == 3, "each is replayed once, when it is first looked at"
 
 
 # Foreign text
@@ -228,7 +241,7 @@ def test_foreign_text_is_escaped_and_can_be_hidden(replayed, shown):
     sample = replace(toys.make_sample(), name=HOSTILE)
     rollouts = [replace(replayed, sample=HOSTILE)]
     for hide in (False, True):
-        replay_explorer({"trained": rollouts}, K, lambda token: HOSTILE, hide)
+        replay_explorer(lambda name, i: rollouts[i], ["trained"], [HOSTILE], K, lambda token: HOSTILE, hide)
         names = [name for name, _ in shown[-1].children[0].children[1].options]
         pages = [norm_map_html(sample, 0, medians_of(sample), lambda token: HOSTILE, hide)]
         pages += [round_html(rollouts[0], K, i, lambda token: HOSTILE, hide) for i in (0, 1)]
@@ -236,3 +249,41 @@ def test_foreign_text_is_escaped_and_can_be_hidden(replayed, shown):
             assert not Page(page).all("script")
             assert ("alert" in page) == (not hide)
         assert (HOSTILE in names) == (not hide)
+
+
+# In the notebooks
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_shows_explorers_only_where_interactive_is_true(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        for call in re.finditer(r"^( *)(explore|replay_explorer|wiring_bench)\(", cell.source, re.M):
+            assert call[1], f"cell {cell.id} shows an explorer whatever `interactive` is"
+            assert re.search(r"^ *if interactive\b", cell.source[: call.start()], re.M), cell.id
+
+
+@pytest.mark.parametrize(
+    ("name", "explorers", "given"),
+    [
+        ("02_layer_norms", 1, {"hide_text": True}),
+        ("04_concat_order", 1, {}),
+        ("05_acceptance_length", 2, {"hide_text": True, "max_steps": 3}),
+    ],
+)
+def test_explorers_of_a_notebook_answer_whatever_is_chosen(name, explorers, given, tmp_path, shown):
+    """Every option of every choice once; no name of a file where text is hidden."""
+    run_cells(name, toys.write_case(tmp_path / "case"), tmp_path / "out", interactive=True, **given)
+    assert len(shown) == explorers
+    for explorer in shown:
+        controls, surface, *_ = explorer.children
+        answer = surface.children[1]
+        seen = {answer.value}
+        for control in controls.children:
+            if isinstance(control, Play):
+                continue
+            options = [value for _, value in control._options_full] if hasattr(control, "options") else [control.max]
+            for option in options:
+                control.value = option  # a failure is raised
+                seen.add(answer.value)
+                assert "hide_text" not in given or "hs_" not in answer.value
+        assert len(seen) > 1

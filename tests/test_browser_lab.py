@@ -1,0 +1,93 @@
+"""JupyterLab as its user meets it: a notebook opened and run, a choice moved, another answer seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lab
+import pytest
+import toys
+from browsing import open_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.browser
+NAME = "05_acceptance_length"
+RUN_MS, ANSWER_MS = 120_000, 20_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """What the server shows; screenshots are left here."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def page(folder) -> Iterator[Page]:
+    """The notebook on the toy case, explorers switched on, run from a fresh kernel to its answer."""
+    with open_browser() as browser, lab.serve_lab(folder) as server:
+        case, out = toys.write_case(folder / "case"), folder / "out"
+        lab.interactive_copy(NAME, folder, case=case, out=out, device="cpu", max_steps=3, tree_samples=1)
+        opened = server.open(browser, NAME)
+        lab.run_all(opened)
+        opened.get_by_text("At K = 3, chain, greedy, bonus included").last.wait_for(timeout=RUN_MS)
+        opened.get_by_text("| Idle").first.wait_for(timeout=RUN_MS)
+        yield opened
+
+
+def explorer_with(page: Page, label: str) -> Locator:
+    """The explorer that has a choice of this name."""
+    return page.locator(".widget-vbox").filter(has=page.get_by_text(label, exact=True)).first
+
+
+def changed(page: Page, html: str, explorer: Locator) -> None:
+    """Wait until the explorer shows another answer and says no more that it computes one."""
+    page.wait_for_function(
+        "([e, before]) => e.innerHTML !== before && !e.textContent.includes('computing')",
+        arg=[explorer.element_handle(), html],
+        timeout=ANSWER_MS,
+    )
+
+
+def test_a_moved_slider_is_answered_by_another_figure(page, folder):
+    explorer = explorer_with(page, "draft length")
+    image = explorer.locator("img")
+    image.scroll_into_view_if_needed()
+    before, alt = image.get_attribute("src"), image.get_attribute("alt")
+    assert "K = 3" in alt
+    explorer.get_by_role("slider").press("ArrowLeft")
+    page.wait_for_function("([e, src]) => e.querySelector('img').src !== src", arg=[explorer.element_handle(), before])
+    assert "K = 2" in image.get_attribute("alt")
+    page.screenshot(path=folder / "slider.png")
+    assert (folder / "slider.png").stat().st_size
+
+
+def test_a_replay_is_gone_through_round_by_round(page, folder):
+    """Another wiring, another response and the next round each show another answer."""
+    explorer = explorer_with(page, "wiring")
+    explorer.scroll_into_view_if_needed()
+    seen = [explorer.inner_text()]
+    for choose in (
+        lambda: explorer.get_by_label("wiring").select_option("served"),
+        lambda: explorer.get_by_label("response").select_option(index=1),
+        lambda: explorer.get_by_role("slider").press("ArrowRight"),
+    ):
+        html = explorer.inner_html()
+        choose()
+        changed(page, html, explorer)
+        seen.append(explorer.inner_text())
+    assert len(set(seen)) == 4
+    assert "round 2 of" in seen[-1]
+    page.screenshot(path=folder / "replay.png")
+
+
+def test_lab_asks_nothing_of_other_machines_and_no_cell_failed(page):
+    own = page.url.split("/lab/")[0]
+    asked = [
+        url for url in page.watched.requests if not url.startswith((own, own.replace("http", "ws"), "data:", "blob:"))
+    ]
+    assert asked == []
+    assert page.get_by_text("Traceback (most recent call last)").count() == 0
