@@ -12,7 +12,6 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium")
 #: What keeps it from asking anybody anything; there is no GPU, and no user of its own in a container.
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -21,14 +20,22 @@ ARGUMENTS = (
 TIMEOUT_MS = 60_000
 
 
+def need_browser() -> str:
+    """Where the browser is; the test is skipped where there is none, or nothing that drives one."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium here; on Debian: apt-get install chromium")
+    pytest.importorskip("playwright.sync_api", reason="no playwright here: see tests/oracles.txt")
+    return chromium
+
+
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A browser, closed at the end; the test is skipped where there is none, or nothing that drives one."""
-    if CHROMIUM is None:
-        pytest.skip("no chromium here; on Debian: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright here: see tests/oracles.txt")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS), timeout=TIMEOUT_MS)
+    """A browser, closed at the end."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=need_browser(), args=list(ARGUMENTS), timeout=TIMEOUT_MS)
         try:
             yield browser
         finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import lab
 import pytest
 import toys
-from browsing import open_browser
+from browsing import need_browser, open_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -22,6 +22,7 @@ RUN_MS, ANSWER_MS = 120_000, 20_000
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """What the server shows; screenshots are left here."""
+    need_browser()
     return tmp_path_factory.mktemp("lab")
 
 
