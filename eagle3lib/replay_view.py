@@ -43,8 +43,8 @@ def round_html(rollout: Rollout, steps: int, number: int, text: Callable[[int], 
     )
     return (
         f'<section class="examples" aria-label="{escape(caption)}">{STYLE}<h4>{escape(caption)}</h4>'
-        f"<p>{earlier or '(the turn begins)'} <strong>{_kept(shown, told, steps)}</strong></p>"
-        "<table><thead><tr><th scope=col>draft</th><th scope=col>drafted</th><th scope=col>target's token</th>"
+        f"<p>{earlier or 'The turn begins.'} <strong>{_kept(shown, told, steps)}</strong></p>"
+        f"{_STYLE}<table><thead><tr><th scope=col>draft</th><th scope=col>drafted</th><th scope=col>target's token</th>"
         "<th scope=col>verdict</th><th scope=col>draft's chance of the target's token</th></tr></thead>"
         f"<tbody>{_rows(rollout, shown, steps, told)}</tbody></table></section>"
     )
@@ -64,9 +64,15 @@ def _rows(rollout: Rollout, shown: RoundTokens, steps: int, text: Callable[[int]
             rows.append((str(k + 1), "", "", "the turn ended", ""))
             break
         drafted, recorded = (text(int(ids[row, k])) for ids in (rollout.predicted, rollout.recorded))
-        verdict = "accepted" if k < item.accepted else "rejected"
+        verdict = "✓ accepted" if k < item.accepted else "✗ rejected"
         chance = math.exp(float(rollout.logprob[row, k]))
         rows.append((str(k + 1), visible(drafted), visible(recorded), verdict, f"{chance:.1%}" if chance else "none"))
     if shown.steps and shown.steps[-1] == 0:
         rows.append(("–", "", visible(text(shown.tokens[-1])), "the target's own", ""))
     return "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
+
+
+_STYLE = """<style>
+.examples table{border-collapse:collapse;width:auto;margin:.5em 0;line-height:1.4}
+.examples th,.examples td{text-align:left;white-space:pre-wrap;padding:.15em 1.2em .15em 0}
+</style>"""

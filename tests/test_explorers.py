@@ -202,12 +202,12 @@ def test_a_round_shows_what_was_drafted_up_to_the_first_miss(replayed):
     for number, item in enumerate(rounds):
         page = Page(round_html(replayed, K, number, "<{}>".format))
         rows = page.rows[1:]
-        assert [row[3] for row in rows].count("accepted") == item.accepted
+        assert [row[3] for row in rows].count("✓ accepted") == item.accepted
         at = int(((replayed.starts == item.start) & (replayed.turns == item.turn)).nonzero()[0])
-        for k, row in enumerate(r for r in rows if r[3] in ("accepted", "rejected")):
+        for k, row in enumerate(r for r in rows if r[3] in ("✓ accepted", "✗ rejected")):
             assert row[1] == f"<{replayed.predicted[at, k]}>"
             assert row[2] == f"<{replayed.recorded[at, k]}>"
-            assert (row[3] == "accepted") == (row[1] == row[2])
+            assert (row[3] == "✓ accepted") == (row[1] == row[2])
         assert f"round {number + 1} of {len(rounds)}: {item.accepted} of {K} drafts accepted" in page.text
 
 
