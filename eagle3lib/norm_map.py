@@ -24,7 +24,7 @@ from eagle3lib.token_text import visible
 #: Tokens beside each other.
 SHOWN = 40
 #: Shades in equal ratios, from a norm of 1 / `RANGE` of the median to one of `RANGE` times it.
-SHADES, RANGE = 12, 4.0
+SHADES, RANGE = 12, 3.0
 
 
 def token_norms(sample: Sample, first: int, count: int = SHOWN) -> Float[Tensor, "B W"]:
@@ -59,7 +59,7 @@ def norm_map_html(
         names, own = [f"row {head}" for head in heads], [False] * len(heads)
     elif not hide_text:
         heads = [visible(text(token)) for token in ids]
-        names = [f"{name} “{piece}”" for name, piece in zip(names, heads, strict=True)]
+        names = [f"{name} “{piece.strip()}”" for name, piece in zip(names, heads, strict=True)]
     lines = [(b, medians[b], row) for b, row in zip(sample.states, norms.tolist(), strict=True)]
     caption = f"{'' if hide_text else sample.name + ', '}{names[0]} to {names[-1]}. " if names else "No state is held. "
     caption += _loudest(lines, names)

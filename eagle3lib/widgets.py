@@ -24,6 +24,7 @@ from eagle3lib.boundaries import Wiring, boundary_name
 from eagle3lib.case import Case
 from eagle3lib.case_text import case_text, with_wiring, write_case
 from eagle3lib.errors import InputError
+from eagle3lib.markup import table_html
 from eagle3lib.replay_view import round_html
 from eagle3lib.rollout import Rollout
 from eagle3lib.rounds import walk
@@ -142,7 +143,11 @@ def wiring_bench(bench: Bench, case: Case, file: Path) -> None:
         ipywidgets.Dropdown(options=[(boundary_name(b), b) for b in options], value=b, description=f"slot {i + 1}")
         for i, (options, b) in enumerate(zip(bench.slots, bench.best.slots, strict=True))
     ]
-    flags = {name: _control(name, values, values[0]) for name, values in bench.flags.items() if len(values) > 1}
+    flags = {
+        name: ipywidgets.Dropdown(options=values, value=values[0], description=name.replace("_", " "), style=WIDE)
+        for name, values in bench.flags.items()
+        if len(values) > 1
+    }
     surface, text = Surface(), ipywidgets.HTML()
     write = ipywidgets.Button(description="write the case", tooltip=str(file))
     running = threading.Event()  # set to stop the refining under way
@@ -150,13 +155,18 @@ def wiring_bench(bench: Bench, case: Case, file: Path) -> None:
     def chosen() -> Wiring:
         return state(bench.draft, [s.value for s in slots], {name: flag.value for name, flag in flags.items()})
 
-    def refine(wiring: Wiring, quick: str, stop: threading.Event) -> None:
+    def quick(wiring: Wiring) -> dict[str, Answer]:
+        return {"chosen, first tokens": bench.quick(wiring), "best, first tokens": bench.quick(bench.best)}
+
+    def refine(wiring: Wiring, stop: threading.Event) -> None:
+        answers = quick(wiring)
         best = iter(bench.refine(bench.best, stop.is_set))
         for answer in bench.refine(wiring, stop.is_set):
             if (other := next(best, None)) is None or stop.is_set():
                 return
             surface.say(f"on more responses: {answer.tokens} tokens so far …")
-            surface.show(HTML(quick + _answers_html({"chosen": answer, "best": other})))
+            answers |= {"chosen, responses": answer, "best, responses": other}
+            surface.show(_answers(answers))
         surface.say("")
 
     def change(_: object = None) -> None:
@@ -164,9 +174,9 @@ def wiring_bench(bench: Bench, case: Case, file: Path) -> None:
         running.set()
         running = threading.Event()
         wiring = chosen()
-        surface.compute(lambda: HTML(_answers_html({"chosen": bench.quick(wiring), "best": bench.quick(bench.best)})))
+        surface.compute(lambda: _answers(quick(wiring)))
         text.value = f"<pre>{escape(case_text(with_wiring(case, wiring), file.parent.resolve()))}</pre>"
-        threading.Thread(target=refine, args=(wiring, surface.html, running), daemon=True).start()
+        threading.Thread(target=refine, args=(wiring, running), daemon=True).start()
 
     def written(_: object) -> None:
         write.description = f"written to {write_case(case, chosen(), file).name}"
@@ -210,17 +220,25 @@ def _figure_html(figure: Figure) -> str:
     return f'<img alt="{escape(alt)}" src="data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}">'
 
 
-def _answers_html(answers: Mapping[str, Answer]) -> str:
+def _answers(answers: Mapping[str, Answer]) -> HTML:
     """A table of answers, with intervals."""
     rows = {
         name: {
             "wiring": str(a.wiring),
             "tokens": a.tokens,
-            "accuracy": str(a.accuracy),
-            "cross-entropy": str(a.cross_entropy),
-            "above the best": str(a.excess),
-            "acceptance length": str(a.length),
+            "accuracy": f"{a.accuracy:.3f}",
+            "cross-entropy": f"{a.cross_entropy:.2f}",
+            "above the best": f"{a.excess:.2f}",
+            "acceptance length": f"{a.length:.2f}",
         }
         for name, a in answers.items()
     }
-    return pd.DataFrame.from_dict(rows, orient="index").to_html()
+    table = table_html(pd.DataFrame.from_dict(rows, orient="index"), "Chain, greedy, bonus included; 95 % intervals")
+    return HTML(f"{_TABLE_STYLE}{table}")
+
+
+#: A widget has none of a notebook's own table styles.
+_TABLE_STYLE = """<style>
+.widget-html-content table{border-collapse:collapse;line-height:1.4}
+.widget-html-content :is(th,td){text-align:left;vertical-align:top;padding:.15em 1em .15em 0}
+</style>"""

@@ -137,7 +137,7 @@ def medians_of(sample) -> dict:
 
 
 def test_the_map_shows_each_norm_in_its_row_and_column():
-    """Shades are told from norms by their definition: equal ratios, from a quarter to four times the median."""
+    """Shades are told from norms by their definition: equal ratios, from a third to three times the median."""
     sample = toys.make_sample(length=90, boundaries=(0, 3, FINAL_NORMED))
     sample.states[3][::3] *= torch.linspace(0.01, 8, 30)[:, None]
     sample.states[0][30] *= 0.01
@@ -147,7 +147,7 @@ def test_the_map_shows_each_norm_in_its_row_and_column():
     torch.testing.assert_close(token_norms(sample, 20), norms)
     cells = [attributes for attributes in page.all("td") if "title" in attributes]
     ratios = norms / torch.tensor(list(medians.values()))[:, None]
-    bounds = 16 ** (torch.arange(1, SHADES) / SHADES) / 4
+    bounds = 9 ** (torch.arange(1, SHADES) / SHADES) / 3
     assert [cell["class"] for cell in cells] == [f"n{int((r >= bounds).sum())}" for r in ratios.flatten()]
     assert {cell["class"] for cell in cells} >= {"n0", f"n{SHADES - 1}"}
     assert [row[0].split(":")[0] for row in page.rows[1:]] == ["B(0)", "B(3)", FINAL_NORMED]
