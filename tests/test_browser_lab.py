@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,13 +44,16 @@ def explorer_with(page: Page, label: str) -> Locator:
     return page.locator(".widget-vbox").filter(has=page.get_by_text(label, exact=True)).first
 
 
-def changed(page: Page, html: str, explorer: Locator) -> None:
-    """Wait until the explorer shows another answer and says no more that it computes one."""
+def answer_after(page: Page, explorer: Locator, choose: Callable[[], object]) -> str:
+    """The text of the answer that follows a choice: another one, and nothing more being computed."""
+    shown = explorer.locator("section").evaluate("e => e.outerHTML")
+    choose()
     page.wait_for_function(
-        "([e, before]) => e.innerHTML !== before && !e.textContent.includes('computing')",
-        arg=[explorer.element_handle(), html],
+        "([e, shown]) => e.querySelector('section').outerHTML !== shown && !e.textContent.includes('computing')",
+        arg=[explorer.element_handle(), shown],
         timeout=ANSWER_MS,
     )
+    return explorer.locator("section").inner_text()
 
 
 def test_a_moved_slider_is_answered_by_another_figure(page, folder):
@@ -70,16 +73,12 @@ def test_a_replay_is_gone_through_round_by_round(page, folder):
     """Another wiring, another response and the next round each show another answer."""
     explorer = explorer_with(page, "wiring")
     explorer.scroll_into_view_if_needed()
-    seen = [explorer.inner_text()]
-    for choose in (
+    choices = (
         lambda: explorer.get_by_label("wiring").select_option("served"),
         lambda: explorer.get_by_label("response").select_option(index=1),
         lambda: explorer.get_by_role("slider").press("ArrowRight"),
-    ):
-        html = explorer.inner_html()
-        choose()
-        changed(page, html, explorer)
-        seen.append(explorer.inner_text())
+    )
+    seen = [explorer.locator("section").inner_text(), *(answer_after(page, explorer, choose) for choose in choices)]
     assert len(set(seen)) == 4
     assert "round 2 of" in seen[-1]
     page.screenshot(path=folder / "replay.png")

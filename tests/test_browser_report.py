@@ -110,12 +110,34 @@ def test_text_stands_out_from_its_background(name, scheme, opened):
     assert shut_out(opened, scheme, runOnly=CONTRAST) == []
 
 
+def too_wide(opened: Opened) -> int:
+    """By how many pixels the page, unfolded, is wider than its window."""
+    opened.unfold()
+    return opened.page.evaluate("document.scrollingElement.scrollWidth - document.documentElement.clientWidth")
+
+
 @every_page
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_a_page_does_not_scroll_sideways(name, width, opened):
-    opened.unfold()
-    inner, outer = opened.page.evaluate("[document.scrollingElement.scrollWidth, document.documentElement.clientWidth]")
-    assert inner <= outer
+    assert too_wide(opened) <= 0
+
+
+BAD_PAGE = """<!DOCTYPE html><html><title>bad</title><body style="background:#fff">
+<details><summary>more</summary><p style="color:#ddd">pale</p><img src="http://127.0.0.1:9/x.png">
+<div style="width:900px">wide</div></details><script>console.error("broken")</script></body></html>"""
+
+
+def test_the_checks_see_what_they_are_for(browser, tmp_path):
+    """A page with one of each fault, all of them folded away."""
+    (tmp_path / "bad.html").write_text(BAD_PAGE)
+    opened = Opened(browser, tmp_path / "bad.html", PHONE)
+    found = shut_out(opened, "light")
+    for rule in ("color-contrast", "html-has-lang", "image-alt"):
+        assert any(line.startswith(rule) for line in found)
+    assert too_wide(opened) > 0
+    assert "http://127.0.0.1:9/x.png" in opened.watched.requests
+    assert "broken" in opened.watched.complaints
+    opened.page.close()
 
 
 @every_page
