@@ -66,7 +66,15 @@ def _rows(rollout: Rollout, shown: RoundTokens, steps: int, text: Callable[[int]
         drafted, recorded = (text(int(ids[row, k])) for ids in (rollout.predicted, rollout.recorded))
         verdict = "✓ accepted" if k < item.accepted else "✗ rejected"
         chance = math.exp(float(rollout.logprob[row, k]))
-        rows.append((str(k + 1), visible(drafted), visible(recorded), verdict, f"{chance:.1%}" if chance else "none"))
+        rows.append(
+            (
+                str(k + 1),
+                visible(drafted),
+                visible(recorded),
+                verdict,
+                f"{chance:.1%}" if chance else "not in its vocabulary",
+            )
+        )
     if shown.steps and shown.steps[-1] == 0:
         rows.append(("–", "", visible(text(shown.tokens[-1])), "the target's own", ""))
     return "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
