@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from eagle3lib.boundaries import Boundary, Wiring, boundary_name
+from eagle3lib.checkpoint import Draft
 from eagle3lib.checkpoints import Contender, compare
 from eagle3lib.investigation import Investigation
 from eagle3lib.rewire import rewire
@@ -66,24 +67,29 @@ def replayable(inv: Investigation, searched: Sequence[Boundary] | None) -> Repla
     return Replayable(wirings, samples, tuple(left_open))
 
 
+def runs(inv: Investigation, chosen: Replayable) -> dict[str, tuple[Draft, Wiring]]:
+    """The draft and the wiring of each replay, the reference first; "rewired" is among them where the served wiring
+    differs and holds a trained boundary."""
+    draft, wirings = inv.draft, chosen.wirings
+    found = {name: (draft, wiring) for name, wiring in wirings.items()}
+    trained, served = (wirings.get(name) for name in ("trained", "served"))
+    if trained and served and trained != served and set(trained.slots) & set(served.slots):
+        found["rewired"] = (rewire(draft, trained, served).draft, served)
+    return found
+
+
 def replay(inv: Investigation, chosen: Replayable, steps: int) -> dict[str, Rollouts]:
-    """Rollouts of every wiring, and "rewired" where the served one differs and holds a trained boundary.
+    """Rollouts of every one of the `runs`.
 
     The reference is rolled out whole, the others up to each start's first miss, which is all that acceptance asks.
     """
     if not chosen.samples:
         return {}
-    draft, wirings, samples = inv.draft, chosen.wirings, chosen.samples
-    first, *others = wirings
-
-    def until_miss(of, wiring: Wiring) -> list[Chances]:
-        return [chances(found) for found in rollout_until_miss(of, samples, wiring, steps)]
-
-    rollouts: dict[str, Rollouts] = {first: [rollout(draft, s, wirings[first], steps) for s in samples]}
-    rollouts |= {name: until_miss(draft, wirings[name]) for name in others}
-    trained, served = (wirings.get(name) for name in ("trained", "served"))
-    if trained and served and trained != served and set(trained.slots) & set(served.slots):
-        rollouts["rewired"] = until_miss(rewire(draft, trained, served).draft, served)
+    (first, (draft, wiring)), *others = runs(inv, chosen).items()
+    rollouts: dict[str, Rollouts] = {first: [rollout(draft, s, wiring, steps) for s in chosen.samples]}
+    for name, (other, wiring) in others:
+        found = rollout_until_miss(other, chosen.samples, wiring, steps)
+        rollouts[name] = [chances(one) for one in found]
     return rollouts
 
 

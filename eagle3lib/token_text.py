@@ -79,6 +79,12 @@ def byte_level_text(token: str) -> str:
     return bytes(table[char] for char in token).decode("utf-8", errors="replace")
 
 
+def visible(text: str) -> str:
+    """A token's text for the eye: line breaks and tabs as signs, and a token of spaces alone as well."""
+    shown = text.replace("\u2581", " ").replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥")
+    return shown if shown.strip() else shown.replace(" ", "␣") or "∅"
+
+
 @cache
 def _byte_alphabet() -> dict[str, int]:
     """GPT-2's printable stand-in of every byte (openai/gpt-2 encoder.py, bytes_to_unicode)."""

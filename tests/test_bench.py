@@ -22,6 +22,7 @@ from eagle3lib.case_text import case_text, with_wiring, write_case
 from eagle3lib.checkpoint import load_draft
 from eagle3lib.errors import InputError
 from eagle3lib.investigation import Investigation
+from eagle3lib.markup import format_value
 from eagle3lib.rollout import rollout
 from eagle3lib.until_miss import rollout_until_miss
 from eagle3lib.wiring import Scorer
@@ -218,21 +219,27 @@ def test_the_widgets_answer_a_change_refine_it_and_write_it(tmp_path, monkeypatc
     bench = Bench(tamed(tmp_path / "draft"), samples(), range(6), Wiring((4, 1, 3)), STEPS)
     file = tmp_path / "out" / "case.toml"
     widgets.wiring_bench(bench, load_case(CASE), file)
-    slots, flags, answers, write, text = shown
-    assert [dropdown.description for dropdown in flags.children] == [
+    (explorer,) = shown
+    controls, surface, write, text = explorer.children
+    slots, flags = controls.children[:3], controls.children[3:]
+    status, answers = surface.children
+    assert [dropdown.description for dropdown in flags] == [
         "norm before residual", "norm output", "norm head", "position offset",
     ]  # fmt: skip
-    slots.children[0].value = 0
-    flags.children[1].value = True
+    slots[0].value = 0
+    flags[1].value = True
     wiring = Wiring((0, 1, 3), norm_output=True)
     assert str(wiring) in answers.value
     assert "norm_output = true" in text.value
     refined = bench.refined(wiring)
     limit = time.monotonic() + 30
-    while f"<td>{refined.tokens}</td>" not in answers.value and time.monotonic() < limit:
+    while f">{format_value(refined.tokens)}</td>" not in answers.value and time.monotonic() < limit:
         time.sleep(0.05)
-    assert str(refined.length) in answers.value
-    assert str(bench.quick(wiring).cross_entropy) in answers.value, "the quick answer stays beside"
+    assert f"{refined.length:.2f}" in answers.value
+    while "so far" in status.value and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert "so far" not in status.value, "it says when the refining has ended"
+    assert f"{bench.quick(wiring).cross_entropy:.2f}" in answers.value, "the quick answer stays beside"
     write.click()
     assert Investigation(load_case(file), "cpu").served.wiring == wiring
 

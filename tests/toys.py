@@ -228,3 +228,33 @@ def write_list_dump(folder: Path, samples: Sequence[Sample], boundaries: Sequenc
         data = {"input_ids": sample.token_ids, "hidden_states": states, "loss_mask": sample.loss_mask.long()}
         torch.save(data, folder / f"data_{i}.pt")
     return folder
+
+
+CASE = """
+name = "toy"
+[draft]
+path = "draft"
+[target]
+path = "target"
+[[dumps]]
+name = "d"
+path = "dump"
+boundaries = [0, 1, 2, 3, 4, 5]
+temperature = 0.0
+[served]
+engine = "vllm"
+boundaries = [0, 1, 4]
+steps = 3
+"""
+
+
+def write_case(folder: Path) -> Path:
+    """A case that every notebook runs on in seconds: a draft, its target, a dump of every boundary, another wiring."""
+    write_draft(folder / "draft")
+    write_target(folder / "target")
+    samples = [make_sample(i) for i in (5, 6, 7)]
+    for sample in samples:
+        sample.states[0].copy_(target_tensors()["model.embed_tokens.weight"][sample.token_ids])
+    write_current_dump(folder / "dump", samples, range(N_LAYERS + 1))
+    (folder / "case.toml").write_text(CASE, encoding="utf-8")
+    return folder / "case.toml"

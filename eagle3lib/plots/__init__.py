@@ -3,7 +3,7 @@
 from eagle3lib.plots.costs import earned, over_batches, rounds, speeds_by_shape, widenings
 from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, survival
 from eagle3lib.plots.repairs import ladder, recovery
-from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
+from eagle3lib.plots.states import norm_profile, placement_map, readings, state_differences
 from eagle3lib.plots.weights import slot_columns, weight_scales
 from eagle3lib.plots.where import by_slice, over_training, token_classes, what_a_draft_token_buys
 from eagle3lib.plots.wirings import accuracy_by_truth, bench, ranking, slot_heat_map
@@ -16,7 +16,6 @@ __all__ = [
     "earned",
     "ladder",
     "lengths",
-    "norm_histogram",
     "norm_profile",
     "over_batches",
     "over_training",

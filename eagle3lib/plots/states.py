@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -39,16 +37,6 @@ def norm_profile(profile: pd.DataFrame, title: str) -> Figure:
     axes.set_xlabel("boundary B(k), after k blocks")
     axes.set_ylabel("norm of a token's state")
     axes.legend(frameon=False)
-    return figure
-
-
-def norm_histogram(norms: Sequence[float], title: str) -> Figure:
-    """How many tokens have a state of which norm."""
-    look = f"Look for tokens far from the rest: they carry the outlier channels. {len(norms):,} tokens."
-    figure, (axes,) = figure_of(2.6, title=title, look=look)
-    axes.hist(norms, bins=40, color=STYLES["trained"][0])
-    axes.set_xlabel("norm of a token's state")
-    axes.set_ylabel("tokens")
     return figure
 
 
