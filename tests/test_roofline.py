@@ -12,6 +12,7 @@ from eagle3lib.case import CostSection
 from eagle3lib.errors import InputError
 from eagle3lib.roofline import DEVICES, Device, device_of, distinct_experts, step, widening
 from eagle3lib.target_shape import read_target_cost, target_cost
+from eagle3lib.worked_example import KIMI
 
 transformers = pytest.importorskip("transformers", reason="the reference implementation is not installed")
 
@@ -137,7 +138,25 @@ def test_bits_of_a_weight(extra, bits):
     config = {name: value for name, value in LLAMA_8B.items() if name != "torch_dtype"}
     assert target_cost(config | extra, "c").weight_bits == bits
     assert target_cost({"text_config": config, **extra}, "nested").weight_bits == bits
+    assert target_cost({"text_config": config | extra, "dtype": "bfloat16"}, "nested").weight_bits == bits
     assert target_cost(config | extra, "stated", weight_bits=5).weight_bits == 5
+
+
+def test_what_a_quantiser_leaves_is_read_wider():
+    """Kimi-K2.5's 4 bits are its routed experts' alone: what every token reads is stored in 16."""
+    sizes = {name: value for name, value in KIMI.items() if name != "quantization_config"}
+    plain = target_cost(sizes, "bfloat16")
+    assert (plain.weight_bits, plain.dense_bits) == (16, 16)
+    kimi = target_cost(KIMI, "Kimi-K2.5")
+    assert (kimi.weight_bits, kimi.dense_bits) == (4, 16)
+    one = step(kimi, DEVICES["H200"], 1)
+    assert one.gigabytes == pytest.approx((kimi.dense * 2 + (kimi.active - kimi.dense) / 2) / 1e9)
+    everything = target_cost(KIMI, "stated", weight_bits=4)
+    assert everything.dense_bits == 4
+    assert 4 < widening(kimi, DEVICES["H200"], 16) < 0.6 * widening(everything, DEVICES["H200"], 16)
+    eight = target_cost(LLAMA_8B | {"quantization_config": {"quant_method": "fp8"}}, "fp8")
+    head = LLAMA_8B["vocab_size"] * LLAMA_8B["hidden_size"]
+    assert eight.dense_bits == pytest.approx(8 + 8 * head / eight.total)  # heads stay in 16 bits
 
 
 def test_what_is_no_config_is_refused(tmp_path):
