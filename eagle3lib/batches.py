@@ -52,12 +52,12 @@ class Roofline:
         beyond = token_ms - scale * self.ms(1, batch) if token_ms else 0.0
         drafting = draft_bytes / (self.device.bandwidth * 1e9) * 1e3 * scale  # a draft runs on one device
         verifying = {m: beyond + self.ms(m, batch) * scale for m in range(1, WIDEST)}
-        measured: frozenset = frozenset()
+        measured = {}
         left, why = 0.0, "a roofline's rounds" + (", scaled to decoding" if token_ms else "")
         if known is not None and known.nodes in verifying:
             steps = known.steps if known.steps is not None else known.nodes - 1
             left = known.round_ms.value - verifying[known.nodes] - steps * drafting
-            measured = frozenset({(steps, known.topk or 1, known.nodes)})
+            measured = {(steps, known.topk or 1, known.nodes): known.round_ms}
             why += f", and {left:.1f} ms that it leaves of the measured round"
         else:
             why += ", without launches and synchronisation"
@@ -92,7 +92,7 @@ class Roofline:
         alone = within(token.value + more(1), (token.high - token.low) / 2, token.count)
         return replace(
             model, batch=batch, token_ms=alone, rounds=grown(model.rounds),
-            rest=grown(model.rest) if model.separated else None, measured=frozenset(), token_assumed=True,
+            rest=grown(model.rest) if model.separated else None, measured={}, token_assumed=True,
             assumed=(*model.assumed, "verification grows with the batch as the roofline does, the rest stays"),
         )  # fmt: skip
 
