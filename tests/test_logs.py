@@ -203,6 +203,13 @@ def test_llama_statistics(read: Callable[..., ServedLog], positions: bool) -> No
     assert served.length.value == pytest.approx(1 + totals[-1].mean()) and (served.rates is not None) == positions
 
 
+def test_llama_statistics_of_two_drafters_are_said(read: Callable[..., ServedLog]) -> None:
+    line = lines.llama_statistics(ALL)
+    assert not any("added up" in note for note in read([line]).notes)
+    both = read([line, line.replace("draft-eagle3", "ngram-mod")])
+    assert "rounds of draft-eagle3 and ngram-mod are added up: not the draft's alone" in both.notes
+
+
 def test_llama_readings_of_one_log_agree(read: Callable[..., ServedLog]) -> None:
     text, so_far = [], np.zeros(0, int)
     for i, w in enumerate(WINDOWS):
