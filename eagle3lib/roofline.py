@@ -34,7 +34,7 @@ class Device:
 DEVICES = {
     "H100": Device("NVIDIA H100 SXM 80 GB", 3350, 989),
     "H200": Device("NVIDIA H200 SXM 141 GB", 4800, 989),
-    "B200": Device("NVIDIA HGX B200", 8000, 2250),
+    "B200": Device("NVIDIA HGX B200", 7700, 2250),
     "A100": Device("NVIDIA A100 SXM 80 GB", 2039, 312),
     "L40S": Device("NVIDIA L40S", 864, 362),
     "RTX 4090": Device("NVIDIA GeForce RTX 4090", 1008, 165),

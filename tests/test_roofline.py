@@ -173,6 +173,7 @@ def test_what_is_no_config_is_refused(tmp_path):
 def test_devices_by_name_or_by_their_rates():
     assert device_of(CostSection()) is None
     assert device_of(CostSection(device="H100")).bandwidth == 3350
+    assert 8 * DEVICES["B200"].bandwidth <= 62_000  # of the eight together, by the board's data sheet
     assert device_of(CostSection(bandwidth=100, tflops=2)).tflops == 2
     with pytest.raises(InputError, match="H200"):
         device_of(CostSection(device="H300"))
