@@ -46,7 +46,9 @@ class Roofline:
         Args:
             token_ms: a step without speculation, which the roofline is made to give; None where it was not measured.
             draft_bytes: that a step of the draft reads.
-            known: one measured round: what the roofline leaves of it is added to every round.
+            known: one measured round: what the roofline leaves of it is added to every round. Where it leaves less than
+                nothing, as tokens that choose the same experts make it, what every round verifies beyond a token is
+                taken for as much less.
         """
         scale = self._slowness(token_ms, batch) if token_ms else 1.0
         beyond = token_ms - scale * self.ms(1, batch) if token_ms else 0.0
@@ -57,8 +59,15 @@ class Roofline:
         if known is not None and known.nodes in verifying:
             steps = known.steps if known.steps is not None else known.nodes - 1
             left = known.round_ms.value - verifying[known.nodes] - steps * drafting
+            token, wider = verifying[1], verifying[known.nodes] - verifying[1]
+            share = max(wider + left, 0.0) / wider if left < 0 < wider else 1.0
+            verifying = {m: token + share * (ms - token) for m, ms in verifying.items()}
+            left = max(left, 0.0)
             measured = {(steps, known.topk or 1, known.nodes): known.round_ms}
-            why += f", and {left:.1f} ms that it leaves of the measured round"
+            if share < 1:
+                why += f", {share:.0%} of what they verify beyond a token, as the measured round has it"
+            else:
+                why += f", and {left:.1f} ms that it leaves of the measured round"
         else:
             why += ", without launches and synchronisation"
         rest = tuple((m, exact(ms + left)) for m, ms in verifying.items())

@@ -99,7 +99,7 @@ class CostModel:
         why = "; ".join(self.assumed)
         source = Source.ASSUMED if self.assumed else Source.FITTED
         whole = self._whole(steps, nodes)
-        if whole is None:
+        if whole is None or whole.value <= 0:  # a steep line, drawn on to the left
             return None
         if topk > 1:
             source, why = Source.ASSUMED, "; ".join(filter(None, [why, "a draft step costs as much for a wider beam"]))

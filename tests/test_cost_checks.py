@@ -127,6 +127,10 @@ def test_speeds_that_contradict_each_other_are_no_finding_of_the_draft():
     assert falling["cost.rounds_fall"].severity == Severity.NOTE
     assert "cost.fixed_cost" not in falling
     assert not {"cost.rounds_fall", "cost.round_below_token"} & set(found_by(of_points((2, 12.1), (7, 12.0))))
+    chain = CostPoint(steps=3, topk=1, tokens_per_second=200, acceptance_length=2)
+    tree = CostPoint(steps=3, topk=4, draft_tokens=4, tokens_per_second=100, acceptance_length=2)
+    beside = fit(measured_speeds(CostSection(baseline=200, points=[tree, chain]), None))
+    assert "cost.rounds_fall" not in found_by(beside)  # as many nodes and steps
 
 
 def test_one_round_does_not_tell_why_it_is_dear():

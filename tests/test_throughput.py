@@ -262,6 +262,16 @@ def test_no_line_is_drawn_on_to_what_cannot_be(took):
     assert max(took) - 1e-9 <= times[8] <= times[64]
 
 
+def test_a_steep_line_tells_nothing_of_short_rounds():
+    """Without a token to hold them up: 10 ms at K = 2 and 60 at K = 7 would make K = 0 less than nothing."""
+    points = [
+        CostPoint(steps=k, topk=1, tokens_per_second=2e3 / ms, acceptance_length=2) for k, ms in ((2, 10), (7, 60))
+    ]
+    model = fit(measured_speeds(CostSection(points=points), None))
+    assert model.round_ms(0) is None
+    assert model.round_ms(3).value.value == pytest.approx(20)
+
+
 def test_a_case_is_written_and_read_again(tmp_path):
     """Points are tables within a table; paths lie relative to the file."""
     text = """

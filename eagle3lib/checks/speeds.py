@@ -32,9 +32,10 @@ def below_a_token(model: CostModel) -> list[Finding]:
 
 def falling(model: CostModel) -> list[Finding]:
     """A round that took less than one of fewer steps and nodes."""
-    known = sorted((nodes, steps, ms) for (steps, _, nodes), ms in model.measured.items() if steps is not None)
+    known = [(nodes, steps, ms) for (steps, _, nodes), ms in model.measured.items() if steps is not None]
+    known.sort(key=lambda shape: shape[:2])
     for few, many in zip(known, known[1:], strict=False):
-        if many[1] >= few[1] and many[2].high < (1 - NOISE) * few[2].low:
+        if many[0] > few[0] and many[1] >= few[1] and many[2].high < (1 - NOISE) * few[2].low:
             return [
                 Finding(
                     "cost.rounds_fall",
