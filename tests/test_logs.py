@@ -289,6 +289,17 @@ def test_atom_distribution_is_of_exact_counts(read: Callable[..., ServedLog]) ->
 # the file
 
 
+def test_rounds_that_never_varied_leave_room_for_what_they_did_not_show(read: Callable[..., ServedLog]) -> None:
+    """None of 30: up to a tenth by the rule of three, at every position and in the length."""
+    for accepted, length in ((0, 1.0), (3, 4.0)):
+        served = read(lines.vllm(np.full(30, accepted))).best
+        assert served.length.value == length
+        assert served.length.high - served.length.low == pytest.approx(3 * 3 / 30, rel=0.1)
+        assert served.length.low >= 1
+        assert served.length.high <= 4
+        assert all(e.high - e.low == pytest.approx(3 / 30, rel=0.1) for e in served.survival)
+
+
 def test_counts_are_found_that_print_as_the_line_does() -> None:
     # A real llama.cpp line: 47 accepted / 441 generated of drafts up to four, so 441 is no multiple of the rounds.
     assert rounds_that_print(47, (0.297, 0.090, 0.027, 0.009), 441) == (111, 33, 10, 3, 1)

@@ -52,8 +52,10 @@ def _acceptance(log: ServedLog, served: Served) -> Finding | None:
             FAULT,
             f"{log.path.name}: no draft was accepted, on any of {quantity(served.windows, 'line')}",
             "Even a wrongly wired draft guesses some tokens. Drafts that are all refused are not the draft's own: its"
-            " weights or its token map were not loaded, or positions are shifted.",
-            "Look for weights that the server reports as missing, and compare its d2t and position handling.",
+            " weights or its token map were not loaded, positions are shifted, or it is served by a method that feeds"
+            " it no states of several layers.",
+            "Look at the method that the server was told, for weights that it reports as missing, and at its d2t and"
+            " positions.",
             evidence,
         )
     if enough and served.steps is not None and tally.everything == served.windows:
