@@ -45,7 +45,10 @@ class _Config(BaseModel):
     shared_expert_intermediate_size: Annotated[int, Field(ge=0, le=10**7)] | None = None
     first_k_dense_replace: Annotated[int, Field(ge=0, le=10**4)] = 0
     mlp_only_layers: tuple[int, ...] | list[int] = ()
-    decoder_sparse_step: Count = 1
+    decoder_sparse_step: Count = Field(
+        1, validation_alias=AliasChoices("decoder_sparse_step", "interleave_moe_layer_step")
+    )
+    intermediate_size_mlp: Count | None = None  # Llama 4's: of dense layers, and beside its experts one is shared
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class TargetCost:
     """A target in numbers of weights, embedding and norms left out, of which a token reads a row and little.
 
     Quantisers leave parts as they were, the head almost always, and of many a sparse target all but the routed experts:
-    then a decoding step reads more of what is `dense`, and a wide verification costs fewer of them.
+    then a decoding step reads more of what is `dense`, and a wide verification costs fewer of them. Layers of windowed
+    or linear attention are counted as full ones, which keep more.
 
     Attributes:
         dense: weights that every pass reads: attention, dense and shared feed-forwards, routers, head.
@@ -124,14 +128,14 @@ def target_cost(raw: dict[str, Any], label: str, weight_bits: float | None = Non
     sparse = _sparse_layers(c) if c.experts else 0
     width = c.moe_intermediate_size or c.intermediate_size
     expert = 3 * c.hidden_size * width if c.experts else 0
-    shared = (c.n_shared_experts or 0) * expert
+    shared = (c.n_shared_experts or (1 if c.intermediate_size_mlp else 0)) * expert
     shared += (
         (3 * c.hidden_size * c.shared_expert_intermediate_size + c.hidden_size)
         if c.shared_expert_intermediate_size
         else 0
     )
     router = c.hidden_size * (c.experts or 0)
-    dense_mlp = 3 * c.hidden_size * c.intermediate_size
+    dense_mlp = 3 * c.hidden_size * (c.intermediate_size_mlp or c.intermediate_size)
     parts = {
         "attention": c.num_hidden_layers * attention, "feed-forward": (c.num_hidden_layers - sparse) * dense_mlp,
         "shared": sparse * shared, "router": sparse * router, "head": c.vocab_size * c.hidden_size,

@@ -30,6 +30,10 @@ MODELS = {
         **SIZES, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
         shared_expert_intermediate_size=40, decoder_sparse_step=2,
     ),
+    "llama4": transformers.Llama4TextConfig(
+        **SIZES, num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=1, intermediate_size_mlp=160,
+        interleave_moe_layer_step=2, head_dim=16,
+    ),
     "deepseek_v3": transformers.DeepseekV3Config(
         **SIZES, **LATENT, num_key_value_heads=4, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=32,
         n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1,
