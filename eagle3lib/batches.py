@@ -46,19 +46,28 @@ class Roofline:
         Args:
             token_ms: a step without speculation, which the roofline is made to give; None where it was not measured.
             draft_bytes: that a step of the draft reads.
-            known: one measured round: what the roofline leaves of it is added to every round.
+            known: one measured round: what the roofline leaves of it is added to every round. Where it leaves less than
+                nothing, as tokens that choose the same experts make it, what every round verifies beyond a token is
+                taken for as much less.
         """
         scale = self._slowness(token_ms, batch) if token_ms else 1.0
         beyond = token_ms - scale * self.ms(1, batch) if token_ms else 0.0
         drafting = draft_bytes / (self.device.bandwidth * 1e9) * 1e3 * scale  # a draft runs on one device
         verifying = {m: beyond + self.ms(m, batch) * scale for m in range(1, WIDEST)}
-        measured: frozenset = frozenset()
+        measured = {}
         left, why = 0.0, "a roofline's rounds" + (", scaled to decoding" if token_ms else "")
         if known is not None and known.nodes in verifying:
             steps = known.steps if known.steps is not None else known.nodes - 1
             left = known.round_ms.value - verifying[known.nodes] - steps * drafting
-            measured = frozenset({(steps, known.topk or 1, known.nodes)})
-            why += f", and {left:.1f} ms that it leaves of the measured round"
+            token, wider = verifying[1], verifying[known.nodes] - verifying[1]
+            share = max(wider + left, 0.0) / wider if left < 0 < wider else 1.0
+            verifying = {m: token + share * (ms - token) for m, ms in verifying.items()}
+            left = max(left, 0.0)
+            measured = {(steps, known.topk or 1, known.nodes): known.round_ms}
+            if share < 1:
+                why += f", {share:.0%} of what they verify beyond a token, as the measured round has it"
+            else:
+                why += f", and {left:.1f} ms that it leaves of the measured round"
         else:
             why += ", without launches and synchronisation"
         rest = tuple((m, exact(ms + left)) for m, ms in verifying.items())
@@ -92,7 +101,7 @@ class Roofline:
         alone = within(token.value + more(1), (token.high - token.low) / 2, token.count)
         return replace(
             model, batch=batch, token_ms=alone, rounds=grown(model.rounds),
-            rest=grown(model.rest) if model.separated else None, measured=frozenset(), token_assumed=True,
+            rest=grown(model.rest) if model.separated else None, measured={}, token_assumed=True,
             assumed=(*model.assumed, "verification grows with the batch as the roofline does, the rest stays"),
         )  # fmt: skip
 

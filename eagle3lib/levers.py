@@ -64,7 +64,7 @@ def rescaled(model: CostModel, draft: Callable[[int, float], float], rest: Calla
     Where they are not known apart, `rest` changes whole rounds.
     """
     if not model.separated:
-        return replace(model, rounds=_changed(model.rounds, rest), measured=frozenset())
+        return replace(model, rounds=_changed(model.rounds, rest), measured={})
     drafted, left = _changed(model.draft, draft), _changed(model.rest, rest)
     counts = {nodes: model.steps.at(nodes) for nodes, _ in model.rounds.known}
     whole = []
@@ -72,7 +72,7 @@ def rescaled(model: CostModel, draft: Callable[[int, float], float], rest: Calla
         parts = drafted.at(round(counts[nodes].value)), left.at(nodes)
         if None not in parts:
             whole.append((nodes, within(sum(p.value for p in parts), (took.high - took.low) / 2, took.count)))
-    return replace(model, rounds=Curve(tuple(whole)), draft=drafted, rest=left, measured=frozenset())
+    return replace(model, rounds=Curve(tuple(whole)), draft=drafted, rest=left, measured={})
 
 
 def levers(
@@ -99,9 +99,9 @@ def levers(
         f"each conditional rate is {BETTER:.2f} higher", model, better_rates(chains, conditional),
         "rounds taking as long, and starting where they do",
     )  # fmt: skip
-    curve = model.rest if model.separated else model.rounds
-    root = curve.at(1)
-    if root is not None:
+    alone = model.round_ms(0)
+    if alone is not None:
+        root = alone.value
         what = "verified node" if model.separated else "node, drafted and verified,"
         cheaper = rescaled(model, _same, lambda n, ms: root.value + (ms - root.value) / 2)
         add(f"each further {what} costs half", cheaper, chains, "the root alone taking as long")

@@ -39,7 +39,7 @@ def opened(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
             yield stream
 
 
-def marked_lines(path: Path, marks: Sequence[bytes], odd: Counter[str]) -> Iterator[tuple[bytes, list[int]]]:
+def marked_lines(path: Path, marks: Sequence[bytes], odd: Counter[str]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
     """Lines that hold a mark, without their line ends and colours, and which marks they hold.
 
     Args:
@@ -47,7 +47,7 @@ def marked_lines(path: Path, marks: Sequence[bytes], odd: Counter[str]) -> Itera
         odd: counts what was skipped, by its reason.
     """
     for text in _whole_lines(path, LONGEST, odd):
-        for (begin, end), held in sorted(_spans(text, marks).items()):
+        for begin, (end, held) in sorted(_spans(text, marks).items()):
             yield text[begin:end], held
 
 
@@ -57,15 +57,18 @@ def json_lines(path: Path, odd: Counter[str]) -> Iterator[bytes]:
         yield from (line for line in text.split(b"\n") if line.strip())
 
 
-def _spans(text: bytes, marks: Sequence[bytes]) -> dict[tuple[int, int], list[int]]:
-    """Begin and end of the lines that hold a mark, and which."""
-    spans: dict[tuple[int, int], list[int]] = {}
+def _spans(text: bytes, marks: Sequence[bytes]) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Of each line that holds a mark, by its begin: its end, and which."""
+    spans: dict[int, tuple[int, tuple[int, ...]]] = {}
     for i, mark in enumerate(marks):
+        alone = (i,)
         at = text.find(mark)
         while at >= 0:
             end = text.find(b"\n", at)
-            end = len(text) if end < 0 else end
-            spans.setdefault((text.rfind(b"\n", 0, at) + 1, end), []).append(i)
+            if end < 0:
+                end = len(text)
+            begin = text.rfind(b"\n", 0, at) + 1
+            spans[begin] = (end, (*spans[begin][1], i) if begin in spans else alone)
             at = text.find(mark, end)
     return spans
 

@@ -34,7 +34,7 @@ class Device:
 DEVICES = {
     "H100": Device("NVIDIA H100 SXM 80 GB", 3350, 989),
     "H200": Device("NVIDIA H200 SXM 141 GB", 4800, 989),
-    "B200": Device("NVIDIA HGX B200", 8000, 2250),
+    "B200": Device("NVIDIA HGX B200", 7700, 2250),
     "A100": Device("NVIDIA A100 SXM 80 GB", 2039, 312),
     "L40S": Device("NVIDIA L40S", 864, 362),
     "RTX 4090": Device("NVIDIA GeForce RTX 4090", 1008, 165),
@@ -85,8 +85,9 @@ def step(target: TargetCost, device: Device, tokens: int, batch: int = 1, contex
     """
     n = batch * tokens
     touched = distinct_experts(target.experts, target.chosen, n) if target.experts else 0.0
-    weights = target.dense + target.sparse_layers * touched * target.expert
-    read = weights * target.weight_bits / 8 + batch * context * target.kv_values * target.kv_bits / 8
+    routed = target.sparse_layers * touched * target.expert
+    bits = target.dense * target.dense_bits + routed * target.weight_bits
+    read = (bits + batch * context * target.kv_values * target.kv_bits) / 8
     multiplied = 2 * n * (target.active + context * target.attention_per_key)
     reading = read / (device.bandwidth * 1e9 * devices)
     multiplying = multiplied / (device.tflops * 1e12 * devices)

@@ -111,9 +111,22 @@ def _length(tally: Tally, steps: int | None) -> tuple[Estimate, str]:
         )
     else:
         return Estimate(value, -np.inf, np.inf, count), "none: too few windows"
+    if low == high and tally.counted:
+        most = max(steps or 0, len(tally.survived), 1)
+        low, high = (1 + most * bound for bound in _unseen((value - 1) / most, tally.rounds))
+        made = f"{count:,} rounds alike: what none of so many showed"
     if tally.half:
         made += ", widened by the rounding"
     return Estimate(value, float(low) - tally.half, float(high) + tally.half, count), made
+
+
+def _unseen(share: float, rounds: float) -> tuple[float, float]:
+    """An interval around a share that never varied: of n rounds none would show what happens in 1 - (1 - LEVEL)^(1/n).
+
+    (Hanley and Lippman-Hand 1983)
+    """
+    reach = 1 - (1 - LEVEL) ** (1 / rounds)
+    return max(0.0, share - reach), min(1.0, share + reach)
 
 
 _TAILS = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
@@ -144,6 +157,7 @@ def _survival(tally: Tally) -> tuple[tuple[Estimate, ...], ServedRates | None]:
     else:
         bounds = np.percentile(_resampled(survived, tally.surviving), _TAILS, axis=0).T.tolist()
     count = round(tally.surviving)
+    bounds = [b if b[0] < b[1] else _unseen(v, count) for b, v in zip(bounds, values, strict=True)]
     survival = [Estimate(float(v), max(0.0, low), min(1.0, high), count) for v, (low, high) in
                 zip(values, bounds, strict=True)]  # fmt: skip
     return tuple(survival), ServedRates(tuple(map(float, values)), count)

@@ -62,9 +62,10 @@ class _Collected:
         if not window.sound:
             self.odds["numbers that cannot be"] += 1
         elif shape.over == "totals" or window.rounds > 0:
-            if shape not in self.tallies:
-                self.tallies[shape] = Tally(shape)
-            self.tallies[shape].add(window)
+            tally = self.tallies.get(shape)
+            if tally is None:
+                tally = self.tallies[shape] = Tally(shape)
+            tally.add(window)
 
     def odd(self, reason: str) -> None:
         self.odds[reason] += 1
@@ -132,7 +133,7 @@ def _read_lines(path: Path, readers: Sequence[LogReader], collected: _Collected)
             collected.odd(f"longer than {LONGEST_TOLD:,} bytes")
         else:
             text = line.decode("utf-8", errors="replace")
-            for reader in dict.fromkeys(owners[i] for i in held):
+            for reader in (owners[held[0]],) if len(held) == 1 else dict.fromkeys(owners[i] for i in held):
                 reader.line(text, collected)
 
 

@@ -65,8 +65,10 @@ class ServingCost:
     def explored(self, rate: float, price: float) -> list[Plan]:
         """Plans of the judged wiring with conditional rates higher by `rate` and nodes at `price` of what they cost."""
         chains = better_rates(self.lengths[self.judged], self.conditional[self.judged], rate)
-        curve = self.model.rest if self.model.separated else self.model.rounds
-        root = curve.at(1).value
+        alone = self.model.round_ms(0)
+        if alone is None:  # of a single round, what its nodes cost is not known
+            return plans(self.model, chains)
+        root = alone.value.value
         return plans(rescaled(self.model, lambda n, ms: ms, lambda n, ms: root + (ms - root) * price), chains)
 
     def batches(self, steps: int) -> list[AtBatch]:

@@ -119,7 +119,8 @@ def from_point(point: CostPoint) -> Speed:
     """A speed as a case states it; topk 1 makes the verified nodes steps + 1, as engines do.
 
     Raises:
-        InputError: if it has no acceptance length, or one without a draft, or a profile longer than its round.
+        InputError: if it has no acceptance length, or one without a draft, or one that its shape cannot yield, or a
+            profile longer than its round.
     """
     if (point.acceptance_length is None) != (point.steps == 0):
         found = "none" if point.acceptance_length is None else f"{point.acceptance_length} at steps = 0"
@@ -135,6 +136,12 @@ def from_point(point: CostPoint) -> Speed:
         nodes = steps + 1
     elif topk == 1 and nodes is not None:
         steps = nodes - 1
+    longest = min((n for n in (None if steps is None else steps + 1, nodes) if n is not None), default=np.inf)
+    if length > longest + 0.01:  # printed lengths are rounded
+        raise InputError(
+            f"[[cost.points]] of {point.tokens_per_second} tokens/s: expected an acceptance_length of at most"
+            f" {longest}, which steps and draft_tokens allow with the bonus token, found {length}."
+        )
     profiled = {name: exact(value) for name in ("draft_ms", "verify_ms") if (value := getattr(point, name))}
     took = round_ms(point.tokens_per_second, length, point.batch)
     if sum(e.value for e in profiled.values()) > took * 1.02:
@@ -150,7 +157,7 @@ def measured_speeds(section: CostSection, recording: RecordedSpeeds | None) -> l
     """Every speed that a case states or its recording holds, without a draft first.
 
     Raises:
-        InputError: as `from_point`, or if a speed without a draft is stated twice.
+        InputError: as `from_point`, or if a speed without a draft, or of one draft shape, is stated twice.
     """
     found = [from_point(point) for point in section.points]
     if section.baseline is not None:
@@ -163,6 +170,12 @@ def measured_speeds(section: CostSection, recording: RecordedSpeeds | None) -> l
         raise InputError(
             "[cost] states the speed without a draft more than once at one batch size; keep one of baseline, speeds and"
             " the points of steps = 0."
+        )
+    shapes = [(s.batch, s.steps, s.topk, s.nodes) for s in found if s.nodes is not None and s.steps != 0]
+    twice = next((s for s in found if shapes.count((s.batch, s.steps, s.topk, s.nodes)) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"[cost] states a speed of {twice.label} more than once at batch {twice.batch}; keep one, or their mean."
         )
     return sorted(found, key=lambda s: (s.batch, s.nodes or np.inf))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from eagle3lib.ecosystems._logs import Shape, Window
 
@@ -21,7 +21,7 @@ class Tally:
         windows: how many there were.
         rounds, accepted, drafted: sums; `drafted` is over the windows that tell it, and `drafting` their rounds.
         survived: [K] sums over the windows that tell it, and `surviving` their rounds.
-        nothing, everything: windows that accepted no draft, and those that accepted all that a round can have.
+        everything: windows that accepted all that a round can have.
         lengths: printed lengths, two different ones at most.
         nodes: drafts that a round can have at most, by windows that say so.
         kept: windows in order, one of every `stride`.
@@ -36,7 +36,6 @@ class Tally:
     drafting: float = 0.0
     survived: list[float] = field(default_factory=list)
     surviving: float = 0.0
-    nothing: int = 0
     everything: int = 0
     counted: bool = True
     half: float = 0.0
@@ -66,34 +65,35 @@ class Tally:
         padded = [(*w.survived, *[0.0] * (longest - len(w.survived))) for w in (window, before)]
         moved = tuple(now - then for now, then in zip(*padded, strict=True))
         drafted = window.drafted - before.drafted if None not in (window.drafted, before.drafted) else None  # type: ignore[operator]
-        step = replace(window, rounds=window.rounds - before.rounds, accepted=window.accepted - before.accepted,
-                       drafted=drafted, survived=moved)  # fmt: skip
+        step = window._replace(rounds=window.rounds - before.rounds, accepted=window.accepted - before.accepted,
+                               drafted=drafted, survived=moved)  # fmt: skip
         self._add(step, moved)
 
     def _add(self, window: Window, moved: tuple[float, ...]) -> None:
-        if window.rounds <= 0:
+        rounds, accepted, nodes = window.rounds, window.accepted, window.nodes
+        if rounds <= 0:
             return
         if self.windows % self.stride == 0:
-            self.kept.append(replace(window, survived=_falling(moved, window.rounds)) if moved else window)
+            self.kept.append(window._replace(survived=_falling(moved, rounds)) if moved else window)
             if len(self.kept) > KEPT:
                 self.kept, self.stride = self.kept[::2], self.stride * 2
         self.windows += 1
-        self.rounds += window.rounds
-        self.accepted += window.accepted
+        self.rounds += rounds
+        self.accepted += accepted
         self.counted &= window.counted
-        self.half = max(self.half, window.half)
+        if window.half > self.half:
+            self.half = window.half
         if window.drafted is not None:
             self.drafted += window.drafted
-            self.drafting += window.rounds
+            self.drafting += rounds
         if moved:
             self.survived += [0.0] * (len(moved) - len(self.survived))
             self.survived = [s + m for s, m in zip(self.survived, (*moved, *[0.0] * len(self.survived)), strict=False)]
-            self.surviving += window.rounds
-        self.nothing += window.accepted == 0
-        if window.nodes is not None:
+            self.surviving += rounds
+        if nodes is not None:
             if len(self.nodes) < 64:
-                self.nodes[window.nodes] += 1
-            self.everything += window.accepted >= window.rounds * (window.nodes - window.half)
+                self.nodes[nodes] += 1
+            self.everything += accepted >= rounds * (nodes - window.half)
         if len(self.lengths) < 2:
             self.lengths.add(round(window.length, 4))
 

@@ -15,6 +15,8 @@ from eagle3lib.tensors import read_json
 Count = Annotated[int, Field(ge=1, le=10**7)]
 #: Formats of torch and of quantisers, in bits of a weight.
 BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "float8_e4m3fn": 8, "mxfp4": 4, "nvfp4": 4}
+#: Names by which quantisers list what they leave as it was: compressed-tensors, transformers, modelopt.
+LEFT_OUT = ("ignore", "modules_to_not_convert", "exclude_modules")
 
 
 class _Config(BaseModel):
@@ -43,14 +45,19 @@ class _Config(BaseModel):
     shared_expert_intermediate_size: Annotated[int, Field(ge=0, le=10**7)] | None = None
     first_k_dense_replace: Annotated[int, Field(ge=0, le=10**4)] = 0
     mlp_only_layers: tuple[int, ...] | list[int] = ()
-    decoder_sparse_step: Count = 1
+    decoder_sparse_step: Count = Field(
+        1, validation_alias=AliasChoices("decoder_sparse_step", "interleave_moe_layer_step")
+    )
+    intermediate_size_mlp: Count | None = None  # Llama 4's: of dense layers, and beside its experts one is shared
 
 
 @dataclass(frozen=True)
 class TargetCost:
     """A target in numbers of weights, embedding and norms left out, of which a token reads a row and little.
 
-    All are counted at one width, though heads are often stored wider than the rest.
+    Quantisers leave parts as they were, the head almost always, and of many a sparse target all but the routed experts:
+    then a decoding step reads more of what is `dense`, and a wide verification costs fewer of them. Layers of windowed
+    or linear attention are counted as full ones, which keep more.
 
     Attributes:
         dense: weights that every pass reads: attention, dense and shared feed-forwards, routers, head.
@@ -58,7 +65,8 @@ class TargetCost:
         experts, chosen: routed experts of a sparse layer, and how many of them a token uses.
         kv_values: numbers that a token keeps over all layers.
         attention_per_key: multiplications of one query with one kept token, over all layers.
-        weight_bits: of the feed-forwards and attention, as stored.
+        weight_bits: of a quantised weight, and of every routed expert's.
+        dense_bits: of a weight of `dense`, on average.
     """
 
     label: str
@@ -70,6 +78,7 @@ class TargetCost:
     kv_values: int
     attention_per_key: int
     weight_bits: float
+    dense_bits: float
     kv_bits: float = 16.0
 
     @property
@@ -87,7 +96,7 @@ def read_target_cost(path: Path, weight_bits: float | None = None, kv_bits: floa
     """Count a target's weights from its config.json.
 
     Args:
-        weight_bits: of a weight, where the config does not tell or tells something else.
+        weight_bits: of every weight, where the config does not tell or tells something else.
 
     Raises:
         InputError: if the file is no config of a decoder with these numbers, or tells no format of its weights.
@@ -110,25 +119,32 @@ def target_cost(raw: dict[str, Any], label: str, weight_bits: float | None = Non
         ) from None
     if c.experts and not c.num_experts_per_tok:
         raise InputError(f"{label} has {c.experts} experts and no num_experts_per_tok; state it there.")
-    bits = weight_bits or _stored_bits(raw) or _stored_bits(inner)
+    # A model's quantisation may stand in its section, and its format above; one of the two may be null.
+    stored = _stored_bits(raw | {name: value for name, value in inner.items() if value is not None})
+    bits, left, wide = (weight_bits, frozenset(), weight_bits) if weight_bits else stored or (None, frozenset(), None)
     if bits is None:
         raise InputError(f"{label} does not tell in which format its weights are stored; state [cost] weight_bits.")
     attention, kept, per_key = _latent(c) if c.kv_lora_rank else _grouped(c)
     sparse = _sparse_layers(c) if c.experts else 0
     width = c.moe_intermediate_size or c.intermediate_size
     expert = 3 * c.hidden_size * width if c.experts else 0
-    shared = (c.n_shared_experts or 0) * expert
+    shared = (c.n_shared_experts or (1 if c.intermediate_size_mlp else 0)) * expert
     shared += (
         (3 * c.hidden_size * c.shared_expert_intermediate_size + c.hidden_size)
         if c.shared_expert_intermediate_size
         else 0
     )
     router = c.hidden_size * (c.experts or 0)
-    dense_mlp = 3 * c.hidden_size * c.intermediate_size
-    dense = c.num_hidden_layers * attention + (c.num_hidden_layers - sparse) * dense_mlp + sparse * (shared + router)
+    dense_mlp = 3 * c.hidden_size * (c.intermediate_size_mlp or c.intermediate_size)
+    parts = {
+        "attention": c.num_hidden_layers * attention, "feed-forward": (c.num_hidden_layers - sparse) * dense_mlp,
+        "shared": sparse * shared, "router": sparse * router, "head": c.vocab_size * c.hidden_size,
+    }  # fmt: skip
+    dense = sum(parts.values())
+    dense_bits = sum(weights * (wide if part in left else bits) for part, weights in parts.items()) / dense
     return TargetCost(
-        label, dense + c.vocab_size * c.hidden_size, expert, c.experts or 0, c.num_experts_per_tok or 0, sparse,
-        c.num_hidden_layers * kept, c.num_hidden_layers * per_key, bits, kv_bits,
+        label, dense, expert, c.experts or 0, c.num_experts_per_tok or 0, sparse, c.num_hidden_layers * kept,
+        c.num_hidden_layers * per_key, bits, dense_bits, kv_bits,
     )  # fmt: skip
 
 
@@ -157,14 +173,36 @@ def _sparse_layers(c: _Config) -> int:
     )
 
 
-def _stored_bits(config: dict[str, Any]) -> float | None:
-    """Bits of a weight: a quantiser's own number first, else its name, else the format of unquantised weights."""
+def _stored_bits(config: dict[str, Any]) -> tuple[float, frozenset[str], float] | None:
+    """Bits of a quantised weight, the parts that were left as they were, and the bits of those.
+
+    A quantiser's own number first, else its name; without one, the format of all weights.
+    """
+    wide = BITS.get(str(config.get("torch_dtype") or config.get("dtype") or "").removeprefix("torch."))
     quantised = config.get("quantization_config") or config.get("compression_config")
-    if isinstance(quantised, dict):
-        if (found := _bits_of_groups(quantised) or quantised.get("bits")) and isinstance(found, int | float):
-            return float(found)
-        return BITS.get(str(quantised.get("quant_method") or quantised.get("quant_algo") or "").lower())
-    return BITS.get(str(config.get("torch_dtype") or config.get("dtype") or "").removeprefix("torch."))
+    if not isinstance(quantised, dict):
+        return (wide, frozenset(), wide) if wide else None
+    found = _bits_of_groups(quantised) or quantised.get("bits")
+    if not found or not isinstance(found, int | float):
+        found = BITS.get(str(quantised.get("quant_method") or quantised.get("quant_algo") or "").lower())
+    return (float(found), _left_out(quantised), wide or 16) if found else None
+
+
+def _left_out(quantised: dict[str, Any]) -> frozenset[str]:
+    """Parts that a quantiser leaves: the head, routers, and what its patterns name.
+
+    The patterns are searched for the modules' names and never run: a file's expression may take for ever.
+    """
+    listed = next((quantised[name] for name in LEFT_OUT if isinstance(quantised.get(name), list)), [])
+    left = {"head", "router"}
+    for pattern in map(str, listed):
+        if "attn" in pattern or "attention" in pattern:
+            left.add("attention")
+        elif "shared_expert" in pattern:
+            left.add("shared")
+        elif "mlp" in pattern and "expert" not in pattern and "_proj" in pattern:
+            left.add("feed-forward")
+    return frozenset(left)
 
 
 def _bits_of_groups(quantised: dict[str, Any]) -> float | None:

@@ -10,8 +10,8 @@ holds drafting and verification in one sum: what they cost apart is known only w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,6 +38,18 @@ class Curve:
         off = np.hypot((1 - w) * half(y0), w * half(y1))
         return within((1 - w) * y0.value + w * y1.value, off, min(y0.count, y1.count))
 
+    def rising(self, x: int, least: float) -> Estimate | None:
+        """As `at`, of what does not fall with the count and is never below `least`.
+
+        A line that is drawn on beyond what is known would: to the right it stays above all that is, to the left below.
+        """
+        found = self.at(x)
+        if found is None or self.known[0][0] <= x <= self.known[-1][0]:
+            return found
+        values = [e.value for _, e in self.known]
+        low, high = (max(values), np.inf) if x > self.known[-1][0] else (min(least, *values), min(values))
+        return within(min(max(found.value, low), high), half(found), found.count)
+
     @property
     def slope(self) -> Estimate | None:
         """Milliseconds of one more, on average over what is known."""
@@ -58,7 +70,7 @@ class CostModel:
         steps: draft length of each of these.
         draft: by steps, `rest` by verified nodes: verification and overhead. Both None where no profile told them
             apart.
-        measured: shapes (steps, topk, nodes) that were measured.
+        measured: rounds by shape (steps, topk, nodes) as measured; of two with as many nodes `rounds` has the chain.
         assumed: what had to be assumed, in words.
         token_assumed: whether `token_ms` is.
     """
@@ -69,7 +81,7 @@ class CostModel:
     steps: Curve
     draft: Curve | None
     rest: Curve | None
-    measured: frozenset[tuple[int | None, int | None, int | None]] = frozenset()
+    measured: Mapping[tuple[int | None, int | None, int], Estimate] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     token_assumed: bool = False
 
@@ -82,13 +94,14 @@ class CostModel:
         """A round's time by shape; a chain unless `nodes` says otherwise. None where too little was measured."""
         nodes = steps + 1 if nodes is None else nodes
         name = f"round of steps {steps}, topk {topk}, draft tokens {nodes}"
-        measured = (steps, topk, nodes) in self.measured
-        why = "; ".join(self.assumed) if not measured else ""
-        source = Source.MEASURED if measured else Source.ASSUMED if self.assumed else Source.FITTED
+        if (measured := self.measured.get((steps, topk, nodes))) is not None:
+            return Quantity(name, measured, "ms", Source.MEASURED)
+        why = "; ".join(self.assumed)
+        source = Source.ASSUMED if self.assumed else Source.FITTED
         whole = self._whole(steps, nodes)
-        if whole is None:
+        if whole is None or whole.value <= 0:  # a steep line, drawn on to the left
             return None
-        if topk > 1 and not measured:
+        if topk > 1:
             source, why = Source.ASSUMED, "; ".join(filter(None, [why, "a draft step costs as much for a wider beam"]))
         return Quantity(name, whole, "ms", source, why)
 
@@ -98,11 +111,10 @@ class CostModel:
         Not separated, of the slope, d a step and v a node, only the sum is known, and both are 0 or more: a shape with
         other steps than the measured rounds' of as many nodes lies between the time with d = 0 and that with v = 0.
         """
-        along, usual = self.rounds.at(nodes), self.steps.at(nodes)
-        if any((steps, nodes) == (known, width) for known, _, width in self.measured):
-            return along
+        least = self.token_ms.value if self.token_ms else 0.0
+        along, usual = self.rounds.rising(nodes, least), self.steps.at(nodes)
         if self.separated:
-            drafted, rest = self.draft.at(steps), self.rest.at(nodes)
+            drafted, rest = self.draft.at(steps), self.rest.rising(nodes, least)
             if drafted is None or rest is None:
                 return None
             return within(drafted.value + rest.value, np.hypot(half(drafted), half(rest)), rest.count)
@@ -128,8 +140,9 @@ def fit(speeds: Iterable[Speed], batch: int = 1) -> CostModel:
     """
     mine = [s for s in speeds if s.batch == batch]
     alone = next((s.round_ms for s in mine if s.steps == 0), None)
-    rounds = sorted((s for s in mine if s.steps != 0 and s.nodes is not None), key=lambda s: s.nodes)
-    rounds = [s for i, s in enumerate(rounds) if i == 0 or s.nodes != rounds[i - 1].nodes]
+    shaped = [s for s in mine if s.steps != 0 and s.nodes is not None]
+    shaped.sort(key=lambda s: (s.nodes, s.topk != 1))
+    rounds = [s for i, s in enumerate(shaped) if i == 0 or s.nodes != shaped[i - 1].nodes]
     assumed = []
     unknown = [s for s in rounds if s.steps is None and s.nodes > 2]
     if unknown:
@@ -145,7 +158,7 @@ def fit(speeds: Iterable[Speed], batch: int = 1) -> CostModel:
             left[1] = alone
             assumed.append("verifying the root alone costs a token without speculation")
         draft, rest = (Curve(tuple(sorted(known.items(), key=lambda k: k[0]))) for known in (drafted, left))
-    measured = frozenset((s.steps, s.topk, s.nodes) for s in rounds)
+    measured = {(s.steps, s.topk, s.nodes): s.round_ms for s in shaped}
     whole = Curve(tuple((s.nodes, s.round_ms) for s in rounds))
     return CostModel(batch, alone, whole, steps, draft, rest, measured, tuple(assumed))
 

@@ -23,13 +23,17 @@ TWO = CostPoint(tokens_per_second=56.8, acceptance_length=1.6, steps=1, topk=1, 
 CASE = CostSection(baseline=BASELINE, points=(TWO, SIXTEEN))
 #: The shapes that 16 draft tokens can stand for: a chain, or a tree of so many levels and so wide a beam.
 READINGS = ((15, 1), (3, 8), (5, 4))
-#: The target's shape, from its config.json; its routed experts are stored in 4 bits.
+#: The target's shape, from its config.json; only its routed experts are stored in 4 bits.
 KIMI = {
     "hidden_size": 7168, "num_hidden_layers": 61, "vocab_size": 163840, "intermediate_size": 18432,
     "num_attention_heads": 64, "num_key_value_heads": 64, "kv_lora_rank": 512, "q_lora_rank": 1536,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 384,
     "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 1,
-    "quantization_config": {"bits": 4},
+    "torch_dtype": "bfloat16",
+    "quantization_config": {
+        "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
+        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+    },
 }  # fmt: skip
 #: A dense target beside it: Llama-3.1-8B, from its config.json.
 LLAMA = {

@@ -112,6 +112,47 @@ def test_what_cannot_be_told_says_what_to_measure():
         assert finding.severity == Severity.OK or "Cannot tell" in finding.title
 
 
+def of_points(*rounds: tuple[int, float], baseline: float = 100) -> CostModel:
+    """Chains of K steps that took so many milliseconds."""
+    points = [CostPoint(steps=k, topk=1, tokens_per_second=2e3 / ms, acceptance_length=2) for k, ms in rounds]
+    return fit(measured_speeds(CostSection(baseline=baseline, points=points), None))
+
+
+def test_speeds_that_contradict_each_other_are_no_finding_of_the_draft():
+    below = found_by(of_points((3, 6.7)))
+    assert below["cost.round_below_token"].severity == Severity.RISK
+    assert "6.7 ms" in below["cost.round_below_token"].title
+    assert not {"cost.pays", "cost.does_not_pay"} & set(below)
+    falling = found_by(of_points((2, 33), (7, 16)))
+    assert falling["cost.rounds_fall"].severity == Severity.NOTE
+    assert "cost.fixed_cost" not in falling
+    assert not {"cost.rounds_fall", "cost.round_below_token"} & set(found_by(of_points((2, 12.1), (7, 12.0))))
+    chain = CostPoint(steps=3, topk=1, tokens_per_second=200, acceptance_length=2)
+    tree = CostPoint(steps=3, topk=4, draft_tokens=4, tokens_per_second=100, acceptance_length=2)
+    beside = fit(measured_speeds(CostSection(baseline=200, points=[tree, chain]), None))
+    assert "cost.rounds_fall" not in found_by(beside)  # as many nodes and steps
+
+
+def test_one_round_does_not_tell_why_it_is_dear():
+    dear = found_by(of_points((3, 30)))["cost.does_not_pay"]
+    assert "a speed at another draft length would tell" in dear.meaning
+    assert "mostly what its nodes cost" in found_by(of_points((1, 15), (6, 45)))["cost.does_not_pay"].meaning
+    flat = found_by(of_points((1, 30), (6, 31)))["cost.fixed_cost"]
+    assert "No draft" not in flat.meaning  # a round of K = 3 may yield 4 tokens, and costs 3
+    assert (
+        "No draft of this length earns it" in found_by(of_points((1, 30), (6, 31)), steps=1)["cost.fixed_cost"].meaning
+    )
+    off = found_by(of_points((3, 30)))["cost.does_not_pay"].remedy
+    assert "still" in off  # what is gained most is less than what serving without a draft gives
+
+
+def test_a_batch_that_was_not_measured_is_said():
+    model = fit(measured_speeds(CostSection(baseline=90, batch=4, points=STORY.points), None), 4)
+    told = found_by(model)["cost.no_round"]
+    assert "at batch 4" in told.title
+    assert "4 at once" in told.remedy
+
+
 def test_levers_change_what_they_say():
     """Each against the same model by hand."""
     model = model_of(12, 1.0, 2.0)
@@ -342,3 +383,12 @@ def test_the_notebook_by_a_roofline(tmp_path, earlier):
     assert len(found["numbers"]["batches"]) == 8
     (only,) = found["findings"]
     assert (only["code"], only["severity"]) == ("cost.only_assumed", "note")
+
+
+def test_the_explorer_of_a_single_round_moves_its_rates_alone():
+    """What its nodes cost is not known, so their price changes nothing."""
+    model = of_points((3, 30))
+    cost = ServingCost(CostSection(), None, (), model, None, {"trained": LENGTHS}, {"trained": [RATE] * 8}, None)
+    cheap, dear = (plan_at(cost.explored(0.0, price), 3).speed.value for price in (0.25, 2.0))
+    assert cheap == dear
+    assert plan_at(cost.explored(0.1, 1.0), 3).speed.value > dear

@@ -162,6 +162,17 @@ def test_a_server_that_does_not_draft_as_eagle3_or_at_all():
     assert found("llama_cpp", "llama-server -m a -md b", "served.method", "Cannot tell").severity == NOTE
 
 
+@pytest.mark.parametrize("model", ["RedHatAI/Qwen3-8B-speculator.eagle3", "./out/checkpoint_best", "$DRAFT"])
+def test_a_draft_that_vllm_serves_by_itself_is_no_fault(model):
+    """A folder in speculators' form is served without --speculative-config, as its documentation has it."""
+    read = ENGINES["vllm"].speculation(f"vllm serve {model} --port 8000")
+    found = check_flags(read, ENGINES["vllm"])
+    assert not {f.severity for f in found} & {FAULT, RISK}
+    assert "served.shape_unknown" in {f.code for f in found}
+    plain = ENGINES["vllm"].speculation("vllm serve Qwen/Qwen3-8B")
+    assert [f.code for f in check_flags(plain, ENGINES["vllm"])] == ["served.no_speculation"]
+
+
 def test_what_else_moves_the_numbers():
     found("sglang", f"{CHAIN} --speculative-adaptive", "served.draft_length_varies", "--speculative-adaptive")
     found("llama_cpp", launches.LLAMA_CPP + " --draft-p-min 0.6", "served.draft_length_varies", "below 0.6")
@@ -171,6 +182,8 @@ def test_what_else_moves_the_numbers():
         "served.draft_length_varies",
         "max_concurrency",
     )
+    sa = launches.TENSORRT_LLM + "  use_sa_spec: true\n"
+    found("tensorrt_llm", sa, "served.draft_length_varies", "use_sa_spec")
     found("vllm", launches.VLLM + " -q fp8", "served.quantised", "-q fp8")
     embeds = found("vllm", launches.VLLM + " --enable-prompt-embeds", "served.hazard", "vllm#57356")
     assert embeds.severity == RISK

@@ -203,6 +203,13 @@ def test_llama_statistics(read: Callable[..., ServedLog], positions: bool) -> No
     assert served.length.value == pytest.approx(1 + totals[-1].mean()) and (served.rates is not None) == positions
 
 
+def test_llama_statistics_of_two_drafters_are_said(read: Callable[..., ServedLog]) -> None:
+    line = lines.llama_statistics(ALL)
+    assert not any("added up" in note for note in read([line]).notes)
+    both = read([line, line.replace("draft-eagle3", "ngram-mod")])
+    assert "rounds of draft-eagle3 and ngram-mod are added up: not the draft's alone" in both.notes
+
+
 def test_llama_readings_of_one_log_agree(read: Callable[..., ServedLog]) -> None:
     text, so_far = [], np.zeros(0, int)
     for i, w in enumerate(WINDOWS):
@@ -280,6 +287,17 @@ def test_atom_distribution_is_of_exact_counts(read: Callable[..., ServedLog]) ->
 
 
 # the file
+
+
+def test_rounds_that_never_varied_leave_room_for_what_they_did_not_show(read: Callable[..., ServedLog]) -> None:
+    """None of 30: up to a tenth by the rule of three, at every position and in the length."""
+    for accepted, length in ((0, 1.0), (3, 4.0)):
+        served = read(lines.vllm(np.full(30, accepted))).best
+        assert served.length.value == length
+        assert served.length.high - served.length.low == pytest.approx(3 * 3 / 30, rel=0.1)
+        assert served.length.low >= 1
+        assert served.length.high <= 4
+        assert all(e.high - e.low == pytest.approx(3 / 30, rel=0.1) for e in served.survival)
 
 
 def test_counts_are_found_that_print_as_the_line_does() -> None:

@@ -74,7 +74,15 @@ def test_a_length_that_never_moves_was_imposed(tmp_path: Path) -> None:
 def test_flat_rates_near_one_are_looping_text(tmp_path: Path, write) -> None:
     looping = lines.windows(20, 160, (0.993, 0.974, 0.944))
     assert codes(tmp_path, [write(w) for w in looping]) == ["served.flat_near_one"]
-    assert codes(tmp_path, [write(w) for w in lines.windows(20, 160, (0.723, 0.532, 0.396))]) == ["served.log_read"]
+    for healthy in ((0.723, 0.532, 0.396), (0.912, 0.81, 0.73)):
+        assert codes(tmp_path, [write(w) for w in lines.windows(20, 160, healthy)]) == ["served.log_read"]
+
+
+def test_a_good_draft_of_two_steps_is_no_loop(tmp_path: Path) -> None:
+    """Published: DFlash on GSM8K has .912 and .80 (DeepSpec#73); a multi-token head of two, .903 and .871."""
+    for survival in ((0.912, 0.81), (0.903, 0.871)):
+        text = [lines.vllm(w, steps=2) for w in lines.windows(20, 400, survival)]
+        assert codes(tmp_path, text) == ["served.log_read"]
 
 
 def test_acceptance_lost_under_load(tmp_path: Path) -> None:

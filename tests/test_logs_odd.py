@@ -209,6 +209,7 @@ def test_garbled_logs_give_numbers_that_can_be_or_one_sentence(read: Read, seed:
 @given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([m.encode() for m in MARKS]))))
 @example([b"{", b'"meta_info": {"spec_verify_ct": 1}', b"}"])
 @example([b"[" * 100_000])
+@example([SHAPES[-1].replace("27.30", "9" * 400).encode()])
 def test_any_bytes_around_marks(read: Read, parts: list[bytes]) -> None:
     readable(read, b"".join(parts))
 

@@ -12,6 +12,7 @@ from eagle3lib.case import CostSection
 from eagle3lib.errors import InputError
 from eagle3lib.roofline import DEVICES, Device, device_of, distinct_experts, step, widening
 from eagle3lib.target_shape import read_target_cost, target_cost
+from eagle3lib.worked_example import KIMI
 
 transformers = pytest.importorskip("transformers", reason="the reference implementation is not installed")
 
@@ -28,6 +29,10 @@ MODELS = {
     "qwen2_moe": transformers.Qwen2MoeConfig(
         **SIZES, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
         shared_expert_intermediate_size=40, decoder_sparse_step=2,
+    ),
+    "llama4": transformers.Llama4TextConfig(
+        **SIZES, num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=1, intermediate_size_mlp=160,
+        interleave_moe_layer_step=2, head_dim=16,
     ),
     "deepseek_v3": transformers.DeepseekV3Config(
         **SIZES, **LATENT, num_key_value_heads=4, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=32,
@@ -137,7 +142,25 @@ def test_bits_of_a_weight(extra, bits):
     config = {name: value for name, value in LLAMA_8B.items() if name != "torch_dtype"}
     assert target_cost(config | extra, "c").weight_bits == bits
     assert target_cost({"text_config": config, **extra}, "nested").weight_bits == bits
+    assert target_cost({"text_config": config | extra, "dtype": "bfloat16"}, "nested").weight_bits == bits
     assert target_cost(config | extra, "stated", weight_bits=5).weight_bits == 5
+
+
+def test_what_a_quantiser_leaves_is_read_wider():
+    """Kimi-K2.5's 4 bits are its routed experts' alone: what every token reads is stored in 16."""
+    sizes = {name: value for name, value in KIMI.items() if name != "quantization_config"}
+    plain = target_cost(sizes, "bfloat16")
+    assert (plain.weight_bits, plain.dense_bits) == (16, 16)
+    kimi = target_cost(KIMI, "Kimi-K2.5")
+    assert (kimi.weight_bits, kimi.dense_bits) == (4, 16)
+    one = step(kimi, DEVICES["H200"], 1)
+    assert one.gigabytes == pytest.approx((kimi.dense * 2 + (kimi.active - kimi.dense) / 2) / 1e9)
+    everything = target_cost(KIMI, "stated", weight_bits=4)
+    assert everything.dense_bits == 4
+    assert 4 < widening(kimi, DEVICES["H200"], 16) < 0.6 * widening(everything, DEVICES["H200"], 16)
+    eight = target_cost(LLAMA_8B | {"quantization_config": {"quant_method": "fp8"}}, "fp8")
+    head = LLAMA_8B["vocab_size"] * LLAMA_8B["hidden_size"]
+    assert eight.dense_bits == pytest.approx(8 + 8 * head / eight.total)  # heads stay in 16 bits
 
 
 def test_what_is_no_config_is_refused(tmp_path):
@@ -154,6 +177,7 @@ def test_what_is_no_config_is_refused(tmp_path):
 def test_devices_by_name_or_by_their_rates():
     assert device_of(CostSection()) is None
     assert device_of(CostSection(device="H100")).bandwidth == 3350
+    assert 8 * DEVICES["B200"].bandwidth <= 62_000  # of the eight together, by the board's data sheet
     assert device_of(CostSection(bandwidth=100, tflops=2)).tflops == 2
     with pytest.raises(InputError, match="H200"):
         device_of(CostSection(device="H300"))

@@ -28,7 +28,7 @@ def recorded() -> list:
 
 
 def line(fixed: float, step: float, node: float, shapes, profiled: bool = False) -> list:
-    """Speeds of a server whose rounds take fixed + step · steps + node · nodes milliseconds, and 10 ms a token."""
+    """Speeds of a server whose rounds take fixed + step · steps + node · nodes milliseconds, and 5 ms a token."""
     points = []
     for steps, topk, nodes in shapes:
         took = fixed + step * steps + node * nodes
@@ -38,7 +38,7 @@ def line(fixed: float, step: float, node: float, shapes, profiled: bool = False)
                 draft_ms=step * steps if profiled else None,
             )
         )  # fmt: skip
-    return measured_speeds(CostSection(baseline=100, points=points), None)
+    return measured_speeds(CostSection(baseline=200, points=points), None)
 
 
 def test_the_published_case_to_its_last_figure():
@@ -112,7 +112,7 @@ def test_a_line_is_found_again():
     assert sums["a node, drafted and verified: not separable"] == pytest.approx(3)
     parts = {q.name: q.value.value for q in quantities(parted)}
     assert (parts["a draft step"], parts["a verified node"]) == pytest.approx((2, 1))
-    assert parts[BEYOND] == pytest.approx(6 - 10)
+    assert parts[BEYOND] == pytest.approx(6 - 5)
     # A tree of 3 steps and 8 nodes: known in its parts, else between all of the slope in nodes and all in steps.
     assert parted.round_ms(3, 4, 8).value.value == pytest.approx(5 + 6 + 8)
     tree = whole.round_ms(3, 4, 8)
@@ -138,7 +138,7 @@ def test_one_profiled_round_and_the_baseline_are_enough_with_an_assumption():
     found = model.round_ms(6)
     assert found.source == Source.ASSUMED
     assert "root alone" in found.why
-    assert found.value.value == pytest.approx(2 * 6 + 10 + (9 - 10) / 3 * 6)
+    assert found.value.value == pytest.approx(2 * 6 + 5 + (9 - 5) / 3 * 6)
     unprofiled = fit(line(5, 2, 1, [(3, 1, 4)]))
     assert unprofiled.round_ms(6) is None
     assert unprofiled.round_ms(3).value.value == pytest.approx(15)
@@ -226,6 +226,50 @@ def test_contradictions_are_refused():
     slow = CostPoint(tokens_per_second=100, acceptance_length=2, steps=3, topk=1, draft_ms=15, verify_ms=15)
     with pytest.raises(InputError, match="20.0 ms a round"):
         from_point(slow)
+
+
+def test_an_acceptance_length_that_the_shape_cannot_yield_is_refused():
+    for shape in ({"steps": 2, "topk": 1}, {"draft_tokens": 3}, {"steps": 5, "topk": 4, "draft_tokens": 3}):
+        point = CostPoint(tokens_per_second=100, acceptance_length=3.5, **shape)
+        with pytest.raises(InputError, match="at most 3"):
+            from_point(point)
+        assert from_point(point.model_copy(update={"acceptance_length": 3.0})).length.value == 3
+
+
+def test_a_shape_is_stated_once_and_every_shape_counts():
+    """A tree and a chain of as many nodes are two rounds, each as measured; the curve is the chain's."""
+    chain = CostPoint(tokens_per_second=100, acceptance_length=3, steps=7, topk=1)
+    tree = CostPoint(tokens_per_second=150, acceptance_length=3, steps=3, topk=4, draft_tokens=8)
+    model = fit(measured_speeds(CostSection(points=[tree, chain]), None))
+    assert (model.round_ms(7).value.value, model.round_ms(3, 4, 8).value.value) == pytest.approx((30, 20))
+    assert model.round_ms(3, 4, 8).source == Source.MEASURED
+    assert model.rounds.at(8).value == pytest.approx(30)
+    with pytest.raises(InputError, match=r"K = 7 more than once at batch 1"):
+        measured_speeds(CostSection(points=[chain, tree, chain.model_copy(update={"tokens_per_second": 90})]), None)
+
+
+@pytest.mark.parametrize("took", [(33.0, 16.0), (12.0, 60.0), (20.0, 20.0)])
+def test_no_line_is_drawn_on_to_what_cannot_be(took):
+    """Rounds of K = 2 and 7: shorter ones take no more, longer ones no less, and none less than a token."""
+    points = [
+        CostPoint(steps=k, topk=1, tokens_per_second=2e3 / ms, acceptance_length=2)
+        for k, ms in zip((2, 7), took, strict=True)
+    ]
+    model = fit(measured_speeds(CostSection(baseline=100, points=points), None))
+    times = {k: model.round_ms(k).value.value for k in (0, 1, 2, 7, 8, 64)}
+    assert 10 - 1e-9 <= times[0] <= times[1] <= min(took) + 1e-9
+    assert (times[2], times[7]) == pytest.approx(took)
+    assert max(took) - 1e-9 <= times[8] <= times[64]
+
+
+def test_a_steep_line_tells_nothing_of_short_rounds():
+    """Without a token to hold them up: 10 ms at K = 2 and 60 at K = 7 would make K = 0 less than nothing."""
+    points = [
+        CostPoint(steps=k, topk=1, tokens_per_second=2e3 / ms, acceptance_length=2) for k, ms in ((2, 10), (7, 60))
+    ]
+    model = fit(measured_speeds(CostSection(points=points), None))
+    assert model.round_ms(0) is None
+    assert model.round_ms(3).value.value == pytest.approx(20)
 
 
 def test_a_case_is_written_and_read_again(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eagle3lib.checks.speeds import below_a_token, falling
 from eagle3lib.findings import Finding, Severity
 from eagle3lib.levers import Lever
 from eagle3lib.plans import Plan, best, plan_at, told_apart
@@ -28,26 +29,28 @@ def check_cost(
         changes: as `levers` gives them.
     """
     if model is None or model.token_ms is None:
-        return [_unmeasured()]
+        return [_unmeasured(model)]
     served = plan_at(found, steps)
     if served is None:
         return [_no_round(steps, model)]
     if not model.measured:
         return [_only_assumed(model, served)]
     return [
-        _pays(model, served, found, wiring, changes),
+        *(below_a_token(model) or [_pays(model, served, found, wiring, changes)]),
+        *falling(model),
         *_length(found, served),
         *([] if model.separated else [_not_separated(model)]),
     ]
 
 
-def _unmeasured() -> Finding:
+def _unmeasured(model: CostModel | None) -> Finding:
+    batch = f" {model.batch} at once," if model and model.batch > 1 else ""
     return Finding(
         "cost.no_baseline",
         NOTE,
         "Cannot tell whether speculation pays: the speed without a draft is not known",
         "A round is worth its time where it yields more tokens than the target alone would in that time.",
-        "Serve the same requests without a draft and state cost.baseline, in tokens a second.",
+        f"Serve the same requests,{batch} without a draft and state cost.baseline, in tokens a second of all together.",
     )
 
 
@@ -56,11 +59,11 @@ def _no_round(steps: int, model: CostModel) -> Finding:
     return Finding(
         "cost.no_round",
         NOTE,
-        f"Cannot tell what a round of K = {steps} costs, or what it yields",
+        f"Cannot tell what a round of K = {steps} costs at batch {model.batch}, or what it yields",
         "It takes speeds at two draft shapes, or one of this length, and a replay of this length.",
-        "Serve at two draft lengths and state each as [[cost.points]]: steps, topk, draft_tokens, tokens_per_second"
-        " and acceptance_length.",
-        {"steps": steps, "draft_tokens_measured": known},
+        f"Serve at two draft lengths, {model.batch} at once, and state each as [[cost.points]]: steps, topk,"
+        " draft_tokens, tokens_per_second and acceptance_length.",
+        {"steps": steps, "batch": model.batch, "draft_tokens_measured": known},
     )
 
 
@@ -124,7 +127,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
             f" {wiring}",
             f"Most of what a round costs beyond a token's {token.value:.1f} ms is spent before anything is drafted: a"
             " draft that runs without graphs, synchronisation, or a verification that is not served by the decoding"
-            " kernel. No draft of this length earns it.",
+            " kernel." + (" No draft of this length earns it." if needed.value >= served.shape.steps + 1 else ""),
             remedy,
             evidence,
         )
@@ -133,8 +136,12 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
         FAULT,
         f"At K = {served.shape.steps} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
         f" {wiring}",
-        f"{served.speed.value:.1f} tokens/s with the draft, {evidence['without_speculation'][0]:.1f} without. What a"
-        " round costs beyond a token is what its nodes cost, drafted and verified.",
+        f"{served.speed.value:.1f} tokens/s with the draft, {evidence['without_speculation'][0]:.1f} without."
+        + (
+            " What a round costs beyond a token is mostly what its nodes cost, drafted and verified."
+            if root and not falling(model)
+            else " Whether its nodes or a fixed cost take the time, a speed at another draft length would tell."
+        ),
         remedy,
         evidence,
     )
@@ -154,7 +161,8 @@ def _remedy(found: Sequence[Plan], changes: Sequence[Lever]) -> str:
         advice = f"Switch speculation off: {off.speed.value:.1f} tokens/s."
     lever = max((c for c in changes if c.reachable), key=lambda c: c.plan.speed.value, default=None)
     if lever is not None:
-        advice += f" Most is gained if {lever.name}: {lever.plan.speed.value:.1f} tokens/s at {lever.plan.shape.label}."
+        gained, short = lever.plan.speed.value, " still" if lever.plan.speed.value < off.speed.value else ""
+        advice += f" Most is gained if {lever.name}:{short} {gained:.1f} tokens/s at {lever.plan.shape.label}."
     return advice
 
 

@@ -17,8 +17,8 @@ FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.O
 FEWEST = 8
 #: Accepted drafts a round below which nothing is accepted, and from which on a load is healthy.
 NOTHING, SOMETHING = 0.05, 0.3
-#: Survival of the last position from which rates are flat: healthy drafts lose a third a step, loops 1 to 6 %.
-FLAT = 0.8
+#: Conditional rate from which survival is flat: healthy drafts lose a tenth to a half a step, loops 1 to 6 %.
+FLAT = 0.94
 #: Mean drafts a round, in K, below which rounds are cut short by more than the ends of responses.
 SHORT = 0.8
 #: Rounds a request below which the slots of first and last rounds, never drafted, weigh in a rate.
@@ -52,8 +52,10 @@ def _acceptance(log: ServedLog, served: Served) -> Finding | None:
             FAULT,
             f"{log.path.name}: no draft was accepted, on any of {quantity(served.windows, 'line')}",
             "Even a wrongly wired draft guesses some tokens. Drafts that are all refused are not the draft's own: its"
-            " weights or its token map were not loaded, or positions are shifted.",
-            "Look for weights that the server reports as missing, and compare its d2t and position handling.",
+            " weights or its token map were not loaded, positions are shifted, or it is served by a method that feeds"
+            " it no states of several layers.",
+            "Look at the method that the server was told, for weights that it reports as missing, and at its d2t and"
+            " positions.",
             evidence,
         )
     if enough and served.steps is not None and tally.everything == served.windows:
@@ -79,7 +81,8 @@ def _acceptance(log: ServedLog, served: Served) -> Finding | None:
     if last is None and served.steps:
         # With S_1 .. S_(K-1) at most one, S_K is at least the accepted drafts a round less K - 1.
         last = served.length.value - served.steps
-    if enough and last is not None and last >= FLAT and (served.steps or len(served.survival)) >= 2:
+    steps = served.steps or len(served.survival)
+    if enough and last is not None and steps >= 2 and last >= FLAT**steps:
         return Finding(
             "served.flat_near_one",
             RISK,

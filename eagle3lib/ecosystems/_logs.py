@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 #: A number as a log prints it. A reader that wants one that is followed by something says so: a cut line ends anywhere.
 NUMBER = r"(-?\d{1,15}(?:\.\d+)?(?:[eE][-+]?\d{1,3})?|[Nn]a[Nn]|-?inf|N/A)"
@@ -19,9 +19,9 @@ COUNT = r"(\d{1,15})"
 LARGEST_STEPS = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape:
-    """One kind of line, metric or record.
+    """One kind of line, metric or record. A reader has one object for each: every line looks its sums up by it.
 
     Attributes:
         system: who writes it.
@@ -40,9 +40,8 @@ class Shape:
     speed: Literal["server", "request"] = "server"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What one line or record says.
+class Window(NamedTuple):
+    """What one line or record says; a tuple, for a log has a million.
 
     Attributes:
         rounds: verifications of a draft; where `counted` is false a number in proportion to them.

@@ -30,6 +30,8 @@ class Reader(LogReader):
         shares = {int(k): number(share) / 100 for k, share in _SHARE.findall(found[3])} if found else {}
         if not found or set(shares) != set(range(len(shares))) or len(shares) < 2:
             return say.odd("cut or changed")
+        if max(shares.values()) > 1:
+            return say.odd("shares above one")
         accepted, drafted, steps = int(found[1]), int(found[2]), len(shares) - 1
         rounds = drafted // steps
         histogram = [round(shares[k] * rounds) for k in range(steps + 1)]

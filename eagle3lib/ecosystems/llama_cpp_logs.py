@@ -93,6 +93,7 @@ class Reader(LogReader):
         self._scrape = Scrape("llamacpp")
         self._rounds: dict[str, Counter[tuple[int, int]]] = {}  # of each request: accepted and drafted
         self._replayed: set[str] = set()
+        self._drafters: list[str] = []
         self._speed: tuple[float, int] | None = None  # of the request whose lines are being read
         self._told: tuple[int, int, float] | None = None  # its acceptance, until its positions come or do not
 
@@ -117,6 +118,8 @@ class Reader(LogReader):
 
     def finish(self, say: Say) -> None:
         self._request((), say)
+        if len(self._drafters) > 1:
+            say.hint(f"rounds of {' and '.join(self._drafters[:4])} are added up: not the draft's alone")
         for task in list(self._rounds):
             self._end(task, None, say)
         self._counters(self._scrape.end(), say)
@@ -203,6 +206,8 @@ class Reader(LogReader):
         count = int(rounds or drafts)  # older builds count calls as one number, drafts that came to nothing among them
         shares = printed_rates(rates) if rates else ()
         survived = tuple(float(round(share * count)) for share in shares)
+        if name not in self._drafters and len(self._drafters) < _OPEN:
+            self._drafters.append(name)
         say.window(STATISTICS, Window(count, int(accepted), drafted=int(drafted), survived=survived, source=name))
         return None
 

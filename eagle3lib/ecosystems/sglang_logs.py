@@ -42,7 +42,7 @@ _DECODE = re.compile(
     rf"Decode batch(?: \[\d+\])?[.,] #running-req: {COUNT}, .*?accept len: {NUMBER},"
     rf"(?: accept rate: {NUMBER},)?.*?gen throughput \(token/s\): {NUMBER},(?: #queue-req: {COUNT})?"
 )
-_RANK = re.compile(r"\b(DP|PP|TP|EP)(\d+)\b")
+_RANK = re.compile(r"([DPT]P)(\d+)")
 
 
 class Reader(LogReader):
@@ -57,6 +57,7 @@ class Reader(LogReader):
         self._first: dict[str, str] = {}
         #: Draft tokens that every line's two numbers allow, by definition of the rate.
         self._nodes = {(minus, n) for minus in (0, 1) for n in range(2, 66)}
+        self._tokens: int | None = None
 
     def line(self, line: str, say: Say) -> None:
         if "Decode batch" in line:
@@ -66,8 +67,7 @@ class Reader(LogReader):
 
     def finish(self, say: Say) -> None:
         self._gauges(self._scrape.end(), say)
-        tokens = {n for _, n in self._nodes}
-        if len(tokens) == 1 and len(self._nodes) == 1:
+        if len(self._nodes) == 1:
             minus, n = next(iter(self._nodes))
             meaning = "drafts accepted / (draft tokens - 1)" if minus else "accept len / draft tokens"
             say.hint(f"accept rate agrees with {meaning} for {n} draft tokens alone")
@@ -80,20 +80,21 @@ class Reader(LogReader):
             if "gen throughput" in line and "accept len" not in line:
                 return say.hint("decode lines without accept len: the server ran without speculation")
             return say.odd("cut or changed")
-        running, length = float(found[1]), number(found[2])
+        running, length, rate, speed, queued = found.groups()
+        running, length = float(running), number(length)
         ranks = dict(_RANK.findall(line[: found.start()]))
         group, rank = ranks.get("DP", ""), f"{ranks.get('PP', '')}/{ranks.get('TP', '')}"
         if len(self._first) < 4096 and self._first.setdefault(group, rank) != rank:
             return say.odd("another rank's copy of a batch")
         if not length >= 1:
             return say.odd("without a number" if length != length else "with an accept len below 1")
-        nodes = self._draft_tokens(length, number(found[3])) if found[3] else None
+        nodes = self._draft_tokens(length, number(rate)) if rate else None
         weight = running or 1.0  # the batch may have emptied before the line was printed
         return say.window(
             DECODE,
             Window(
                 weight, (length - 1) * weight, counted=False, half=0.005, nodes=nodes and nodes - 1,
-                speed=number(found[4]), running=running, queued=float(found[5]) if found[5] else None,
+                speed=number(speed), running=running, queued=float(queued) if queued else None,
                 source=f"DP{group}" if group else "",
             ),
         )  # fmt: skip
@@ -107,8 +108,9 @@ class Reader(LogReader):
                 if abs((length - minus) / (n - minus) - rate) <= 0.0051 + 0.0051 / (n - minus)
             }
             self._nodes = agreeing or self._nodes
-        tokens = {n for _, n in self._nodes}
-        return next(iter(tokens)) if len(tokens) == 1 else None
+            tokens = {n for _, n in self._nodes}
+            self._tokens = tokens.pop() if len(tokens) == 1 else None
+        return self._tokens
 
     def _gauges(self, scrape: dict[str, dict[tuple[str, int], float]], say: Say) -> None:
         for source, values in scrape.items():

@@ -26,6 +26,8 @@ _KNOWN = {
 _VARYING = {
     "draft_len_schedule": "the draft length follows the batch size",
     "max_concurrency": "nothing is drafted in larger batches",
+    "use_sa_spec": "text that repeats is drafted from what was written before, by no draft",
+    "sa_config": "text that repeats is drafted from what was written before, by no draft",
     "acceptance_length_threshold": "drafting ends for good where the length falls below it over acceptance_window"
     " requests",
 }

@@ -40,6 +40,9 @@ _VARYING = {
     "disable_by_batch_size": "nothing is drafted above that queue",
     "enable_adaptive_verification": "how many drafts are verified follows the draft's confidence",
 }
+#: What a served model may be called that is itself a draft in speculators' form: vLLM serves it with the target that
+#: its config.json names. (docs.vllm.ai/projects/speculators, "Serve in vLLM")
+_OWN_DRAFT = re.compile(r"speculator|eagle-?3|checkpoint|^[./~$]", re.IGNORECASE)
 _THOUSANDS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 Given = dict[str, tuple[Any, str]]
@@ -64,6 +67,9 @@ class VLLMFlags(Flags):
         found, argument = (release[1], release[0]) if release else (version, "served.version")
         settings.put("version", found, "stated", argument)
         self._engine(settings, engine, kind)
+        model, argument = engine.get("model", (None, ""))
+        if not draft and kind == "stated" and model and _OWN_DRAFT.search(str(model)):
+            draft = {"model": (model, f"{argument}: a draft itself, if its config.json has a speculators_config")}
         if not draft:
             settings.nothing_drafted("without --speculative-config nothing is drafted")
             return
@@ -164,7 +170,7 @@ class VLLMFlags(Flags):
 
     def _shape(self, settings: Settings, said: Given, kind: Kind) -> None:
         value, argument = said.get("num_speculative_tokens", (None, ""))
-        argument = argument or "the draft's config.json gives it, or vLLM stops"
+        argument = argument or "the draft's config.json gives it, or vLLM drafts nothing"
         settings.put("steps", whole(value, argument), kind, argument)
         settings.vary(*(f"{said[name][1]}: {why}" for name, why in _VARYING.items() if said.get(name, (0,))[0]))
         if "speculative_token_tree" not in said:
