@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from eagle3lib.battery import Outcome, battery
+from eagle3lib.case import Case
+from eagle3lib.errors import InputError
 from eagle3lib.recorded_serving import RecordedServing
 from eagle3lib.served_comparison import Comparison, compare
 from eagle3lib.served_evidence import ServedNumbers
-from eagle3lib.served_numbers import Numbers, of_runs, replay_of_run
-from eagle3lib.served_settings import Replays, round_of
+from eagle3lib.served_numbers import Numbers, of_length, of_log, of_runs, replay_of_run
+from eagle3lib.served_settings import ENGINE_OF, Replays, Setting, round_of, told_of
+from eagle3lib.serving import ServedLog, read_served
 from eagle3lib.speculation import Speculation
 from eagle3lib.target import Target
 from eagle3lib.tree_shapes import TreeShape
@@ -29,6 +33,29 @@ class Held:
     told: Speculation | None
     found: Comparison | None
     why: str = ""
+
+
+def read_logs(paths: Sequence[Path]) -> tuple[list[ServedLog], list[tuple[str, str]]]:
+    """Every log that tells of speculation; and which do not, with why."""
+    logs, refused = [], []
+    for path in paths:
+        try:
+            logs.append(read_served(path))
+        except InputError as error:
+            refused.append((path.name, str(error)))
+    return logs, refused
+
+
+def held_all(
+    case: Case, logs: Sequence[ServedLog], read: Sequence[Setting], replays: Replays, max_steps: int
+) -> list[Held]:
+    """Every log and the case's printed length, each with the settings that it was served with."""
+    served = case.served
+    shown = [(of_log(log), told_of(log.path.name, read)) for log in logs]
+    if served is not None and served.acceptance_length is not None:
+        system = next((name for name, engine in ENGINE_OF.items() if served.engine.startswith(engine)), "")
+        shown.append((of_length(served.acceptance_length, system), told_of("served.launch", read)))
+    return [held(numbers, told, replays, served.steps if served else None, max_steps) for numbers, told in shown]
 
 
 def held(

@@ -16,7 +16,7 @@ between none and all of those drafts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -30,9 +30,8 @@ from eagle3lib.served_numbers import Numbers
 from eagle3lib.served_rates import ServedRates
 from eagle3lib.tree_shapes import TreeShape
 
-#: An interval wider than this share of the length to either side tells nothing: a tenth of the length is a tenth of
-#: the speed.
-MATTERS = 0.1
+#: An interval wider than this share of the length to either side tells too little: the speed may differ by as much.
+MATTERS = 0.15
 #: Accepted drafts at a position below which its rate is left out of ratios.
 FEWEST_ACCEPTED = 5
 #: Requests of each kind, short and long, before they are told apart.
@@ -52,35 +51,31 @@ def server_rates(rollouts: Sequence[Rollout | Chances], steps: int, last_rounds:
     Raises:
         ValueError: if a rollout has fewer steps, or accepts by chance.
     """
-    rows = np.array([_row(rollout, steps, last_rounds) for rollout in rollouts])  # [n, 2, K + 2]
-    least, most = rows[:, 0], rows[:, 1]
-    rounds = int(least[:, 0].sum())
+    rows = np.array([_row(rollout, steps, last_rounds) for rollout in rollouts])  # [n, 2, K + 3]
+    # Without last rounds none is cut by the end of its turn, and both sides are one.
+    sides = (rows[:, 0], rows[:, 1]) if last_rounds else (rows[:, 0],)
+    column = steps + 2 if system == "SGLang" and last_rounds else steps + 1
 
-    def share(k: int, of: int) -> Estimate:
-        low, high = (estimate(side, ratio(k, of), int(least[:, of].sum())) for side in (least, most))
-        return Estimate(low.value, min(low.low, high.low), max(low.high, high.high), low.count)
+    def between(numerator: int, denominator: int) -> Estimate:
+        found = [estimate(side, ratio(numerator, denominator), int(rows[:, 0, denominator].sum())) for side in sides]
+        return replace(found[0], low=min(e.low for e in found), high=max(e.high for e in found))
 
-    def length(side: np.ndarray, last: int) -> Estimate:
-        return estimate(side, lambda s: 1 + s[..., last] / np.maximum(s[..., 0], 1), rounds)
-
-    accepted = np.concatenate([rows, rows[:, :, 1 : steps + 1].sum(2, keepdims=True)], axis=2)
-    column = steps + 1 if system == "SGLang" and last_rounds else steps + 2
-    low, high = length(accepted[:, 0], column), length(accepted[:, 1], steps + 2)
-    between = Estimate(low.value, min(low.low, high.low), max(low.high, high.high), rounds)
+    accepted = between(column, 0)
+    length = replace(accepted, value=1 + accepted.value, low=1 + accepted.low, high=1 + accepted.high)
     positions = range(1, steps + 1)
-    return Rates(tuple(share(k, 0) for k in positions), tuple(share(k, k - 1) for k in positions), between)
+    return Rates(tuple(between(k, 0) for k in positions), tuple(between(k, k - 1) for k in positions), length)
 
 
 def _row(rollout: Rollout | Chances, steps: int, last_rounds: bool) -> np.ndarray:
-    """[2, K + 2]: rounds, rounds that accepted at least k drafts, committed tokens less rounds; with drafts beyond a
-    turn's end all refused, and all accepted."""
-    row = np.zeros((2, steps + 2))
-    for item in walk(rollout, steps):
-        if item.last and not last_rounds:
-            continue
-        for side, accepted in zip(row, (item.accepted, steps if item.cut else item.accepted), strict=True):
-            side[: accepted + 1] += 1
-            side[-1] += item.committed - 1
+    """[2, K + 3]: rounds, rounds that accepted at least k drafts, accepted drafts, committed tokens less rounds; with
+    drafts beyond a turn's end all refused, and all accepted."""
+    rounds = [item for item in walk(rollout, steps) if last_rounds or not item.last]
+    row = np.zeros((2, steps + 3))
+    for side, most in zip(row, (False, True), strict=True):
+        accepted = np.array([steps if most and item.cut else item.accepted for item in rounds], dtype=int)
+        side[: steps + 1] = np.bincount(accepted, minlength=steps + 1)[::-1].cumsum()[::-1]
+        side[steps + 1] = accepted.sum()
+        side[steps + 2] = side[steps + 1] if most else sum(item.committed - 1 for item in rounds)
     return row
 
 
@@ -98,7 +93,7 @@ class Comparison:
         gap: AL(served) - AL(replayed), of `believed`.
         ratios: c_k(served) / c_k(replayed); NaN where too few were accepted; () without counts by position.
         factor: the common ratio of all positions; None where there is none.
-        rounds_to_tell: independent rounds of the server that would bring its interval within a tenth of the length;
+        rounds_to_tell: independent rounds of the server that would bring its interval within `MATTERS`;
             infinite where the replay's own interval is wider.
         long: length of responses longer than `split` tokens, less that of the others; None where not compared.
         split: tokens.
@@ -154,10 +149,22 @@ def compare(
         kind = "loop"
     else:
         kind = "one factor" if factor is not None else "differs"
+    tell = _rounds_to_tell(numbers, ours)
     return Comparison(
-        numbers, shape.label, shape.topk > 1, replayed, believed, kind, explained, gap, ratios, factor, _rounds_to_tell(numbers, ours), long,
+        numbers,
+        shape.label,
+        shape.topk > 1,
+        replayed,
+        believed,
+        kind,
+        explained,
+        gap,
+        ratios,
+        factor,
+        tell,
+        long,
         split,
-    )  # fmt: skip
+    )
 
 
 def explains(numbers: Numbers, replayed: Rates) -> bool:
@@ -253,7 +260,7 @@ def _along(numbers: Numbers, replayed: Rates, longest: int | None) -> tuple[Esti
 
 
 def _rounds_to_tell(numbers: Numbers, replayed: Rates) -> float:
-    """n of the server for which half the interval of the gap is a tenth of the length."""
+    """n of the server for which half the interval of the gap is `MATTERS` of the length."""
     if not numbers.counted or not replayed.length.has_interval:
         return np.inf
     wanted = (MATTERS * numbers.length.value) ** 2 - ((replayed.length.high - replayed.length.low) / 2) ** 2

@@ -7,7 +7,7 @@ cannot be compared, and the reason is a sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eagle3lib import ecosystems
 from eagle3lib.acceptance import Rates
@@ -146,19 +146,19 @@ class Replays:
     samples: Sequence[Sample]
     rollouts: Mapping[str, Rollouts]
     tree_samples: int
+    _rates: dict = field(default_factory=dict, repr=False)
 
     def rates(self, shape: TreeShape, numbers: Numbers) -> dict[str, Rates]:
-        """Rates by wiring; {} for a tree where no sample is left for trees.
+        """Rates by wiring; {} for a tree where no sample is left for trees. Kept for the next numbers.
 
         Raises:
             ValueError: if the rollouts are not as deep as the chain.
         """
-        runs = self.rollouts if shape.topk == 1 else self._trees(shape)
-        return {
-            name: server_rates(run, shape.levels, numbers.last_rounds, "" if numbers.survival else numbers.system)
-            for name, run in runs.items()
-            if run
-        }
+        key = (shape, numbers.last_rounds, "" if numbers.survival else numbers.system)
+        if key not in self._rates:
+            runs = self.rollouts if shape.topk == 1 else self._trees(shape)
+            self._rates[key] = {name: server_rates(run, shape.levels, *key[1:]) for name, run in runs.items() if run}
+        return self._rates[key]
 
     def _trees(self, shape: TreeShape) -> dict[str, list[Chances]]:
         if shape.topk > self.draft.config.draft_vocab_size:

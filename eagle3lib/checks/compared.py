@@ -10,7 +10,7 @@ import numpy as np
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.checks.served import finite, numbers_evidence
 from eagle3lib.findings import Evidence, Finding, Severity
-from eagle3lib.served_comparison import Comparison
+from eagle3lib.served_comparison import MATTERS, Comparison
 from eagle3lib.speculation import LOSSY, RULES, Speculation
 
 FAULT, RISK, NOTE, OK = Severity.FAULT, Severity.RISK, Severity.NOTE, Severity.OK
@@ -77,7 +77,7 @@ def _agrees(found: Comparison, told: Speculation | None) -> Finding:
         "served.explained",
         OK,
         f"{_said(found)} is the replay's {found.theirs.length:.2f}{where}",
-        f"The served wiring explains what the server showed ({found.shape}).{also}",
+        f"The served wiring explains what the server showed ({found.shape}): the difference is {found.gap:.2f}.{also}",
         evidence=_evidence(found),
     )
 
@@ -101,8 +101,8 @@ def _cannot_tell(found: Comparison, told: Speculation | None) -> Finding:
     return Finding(
         "served.too_few_rounds",
         NOTE,
-        f"Cannot tell whether {_said(found)} is the replay's {found.theirs.length:.2f}: either may be a tenth off",
-        f"The difference is {found.gap:.2f}, no different from none and too wide to mean that there is none.",
+        f"Cannot tell whether {_said(found)} is the replay's {found.theirs.length:.2f}",
+        f"The difference is {found.gap:.2f}: it may be none, and may be more than {MATTERS:.0%} of the length.",
         more,
         _evidence(found),
     )
@@ -127,8 +127,8 @@ def _context(found: Comparison, told: Speculation | None) -> Finding:
     return Finding(
         "served.long_lose",
         _severity(found),
-        f"{found.numbers.label}: beyond {found.split} tokens responses lose {-found.long.value:.2f} tokens a round, shorter"
-        " ones agree with the replay",
+        f"{found.numbers.label}: responses beyond {found.split} tokens lose {-found.long.value:.2f} tokens a round,"
+        " shorter ones agree with the replay",
         f"{_both(found)}, and the difference lies in long responses: {found.long:.2f} against the others. Positions"
         " beyond what the draft or its cache holds, or a rope that is stretched on one side, do so.",
         "Look at the draft's max_position_embeddings and rope scaling, at the draft's context in the engine, and record"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from eagle3lib.bootstrap import Estimate
-from eagle3lib.findings import Evidence, Finding, Severity, quantity
+from eagle3lib.findings import Evidence, Finding, Severity
 from eagle3lib.served_numbers import Numbers
 from eagle3lib.speculation import Speculation
 
@@ -99,7 +99,7 @@ def check_settings(sources: Sequence[tuple[str, Speculation]], shown: Sequence[N
             Finding(
                 "served.settings_disagree",
                 RISK,
-                f"{numbers.label}: up to {quantity(numbers.steps, 'draft')} a round, and the server was told {told.steps}",
+                f"{numbers.label}: rounds of up to {numbers.steps} drafts, and the server was told {told.steps}",
                 f"A chain of {told.steps} steps drafts as many tokens ({told.origin('steps').said}), so the numbers are"
                 " of another start, or the engine changed its draft length.",
                 "Give the log and the text of one start.",

@@ -22,6 +22,7 @@ __all__ = [
     "readings",
     "recovery",
     "round_lengths",
+    "served_survival",
     "slot_columns",
     "slot_heat_map",
     "state_differences",
