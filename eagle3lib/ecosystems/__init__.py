@@ -18,9 +18,9 @@ from eagle3lib.ecosystems._metrics import Metric
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "APIS", "ENGINES", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout",
-    "LayerIds", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape", "Trainer",
-    "engine", "flat_config", "trainer",
+    "APIS", "ENGINES", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Api", "Captures", "Engine", "Form", "Glance",
+    "LayerIds", "Layout", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape",
+    "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 Kind = TypeVar("Kind", Engine, Form, Trainer)

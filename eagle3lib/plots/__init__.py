@@ -8,6 +8,7 @@ from eagle3lib.plots.where import by_slice, over_training, token_classes, what_a
 from eagle3lib.plots.wirings import accuracy_by_truth, bench, ranking, slot_heat_map
 
 __all__ = [
+    "MOST_SERVERS",
     "accuracy_by_truth",
     "along_sequence",
     "bench",

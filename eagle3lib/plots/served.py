@@ -11,7 +11,7 @@ from eagle3lib.plots._style import NEUTRAL, STYLES, figure_of, with_intervals
 from eagle3lib.served_comparison import Comparison
 
 #: Servers in one figure; more hide each other.
-MOST = 4
+MOST_SERVERS = 4
 _MARKERS = "DvXP"
 
 
@@ -28,7 +28,7 @@ def served_survival(found: Sequence[Comparison], title: str) -> Figure:
             colour, marker, line = STYLES[name]
             positions = range(1, len(rates.survival) + 1)
             with_intervals(axes, positions, rates.survival, colour, marker, line, f"replay, {name}")
-    for i, one in enumerate(found[:MOST]):
+    for i, one in enumerate(found[:MOST_SERVERS]):
         x = np.arange(1, len(one.numbers.survival) + 1) + 0.06 * (i + 1)
         value, low, high = np.array([e.numbers for e in one.numbers.survival]).T
         bars = np.clip([value - low, high - value], 0, None)
