@@ -2,6 +2,7 @@
 
 from eagle3lib.plots.lengths import along_sequence, lengths, round_lengths, survival
 from eagle3lib.plots.repairs import ladder, recovery
+from eagle3lib.plots.served import MOST_SERVERS, served_survival
 from eagle3lib.plots.states import norm_histogram, norm_profile, placement_map, readings, state_differences
 from eagle3lib.plots.weights import slot_columns, weight_scales
 from eagle3lib.plots.where import by_slice, over_training, token_classes, what_a_draft_token_buys
