@@ -71,14 +71,14 @@ def held(
     shape = round_of(numbers, told, served_steps, max_steps)
     if isinstance(shape, str):
         return Held(numbers, told, None, shape)
-    if numbers.rates is not None and len(numbers.rates.survival) != shape.levels:
-        positions = len(numbers.rates.survival)
-        return Held(numbers, told, None, f"it counts {positions} positions, and a round is {shape.levels} deep")
-    rates = replays.rates(shape, numbers)
+    fitted = numbers.of_depth(shape.levels)
+    if fitted is None:
+        return Held(numbers, told, None, f"drafts were accepted beyond position {shape.levels}, where rounds end")
+    rates = replays.rates(shape, fitted)
     if not rates:
         return Held(numbers, told, None, f"no response was replayed as {shape.label}; set tree_samples")
     believed = "served" if "served" in rates else next(iter(rates))
-    return Held(numbers, told, compare(numbers, shape, rates, believed, replays.longest))
+    return Held(numbers, told, compare(fitted, shape, rates, believed, replays.longest))
 
 
 def recorded(recording: RecordedServing, replays: Replays | None, max_steps: int) -> list[Comparison]:

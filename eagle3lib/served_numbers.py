@@ -6,7 +6,7 @@ Whose counts hold each turn's last round is part of the record, for a replay is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,6 +64,21 @@ class Numbers:
     def counted(self) -> bool:
         """Whether the length has an interval of its own."""
         return self.length.has_interval
+
+    def of_depth(self, levels: int) -> Numbers | None:
+        """The same by so many positions, or None where drafts beyond them were accepted.
+
+        A list ends where nothing was accepted any more, or goes on with zeros up to the nodes of a tree.
+        """
+        if self.rates is None or len(self.rates.survival) == levels:
+            return self
+        if any(self.rates.survival[levels:]):
+            return None
+        missing = levels - len(self.rates.survival)
+        none = Estimate(0.0, 0.0, 0.0, self.rates.rounds)
+        survival = (*self.rates.survival, *[0.0] * missing)[:levels]
+        rates = ServedRates(survival, self.rates.rounds)
+        return replace(self, survival=(*self.survival, *[none] * missing)[:levels], rates=rates)
 
 
 def of_log(log: ServedLog) -> Numbers:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import served_lines as lines
+import toys
+from cells import run_cells
 from told import TRUE, confident_draft, random_samples, told_by
 
 from eagle3lib.acceptance import acceptance
@@ -260,6 +262,58 @@ def test_settings_that_tell_of_two_servers_are_named(tmp_path, case):
     (finding,) = check_settings([("served.launch", five)], [numbers])
     assert "rounds of up to 3 drafts" in finding.title
     assert check_settings([("served.launch", three)], [numbers]) == []
+
+
+def test_positions_that_a_list_leaves_out_or_adds_are_zeros(tmp_path, case):
+    """A histogram that ends early, or goes on to the nodes of a tree; drafts beyond the round are another round's."""
+    numbers = of_log(log_of(tmp_path, [0.3, 0.5, 0.0]))
+    assert numbers.of_depth(5).rates.survival == (*numbers.rates.survival, 0.0, 0.0)
+    assert numbers.of_depth(2).rates.survival == numbers.rates.survival[:2]
+    assert numbers.of_depth(1) is None
+    assert len(numbers.of_depth(5).survival) == 5
+
+
+def notebook(folder: Path, *text: str, **parameters: object) -> dict:
+    """Notebook 05 on a case in this folder."""
+    (folder / "case.toml").write_text("\n".join(text))
+    run_cells("05_acceptance_length", folder / "case.toml", folder / "out", **parameters)
+    return json.loads((folder / "out" / "results" / "05_acceptance_length.json").read_text())
+
+
+def test_logs_alone_are_read_and_checked(tmp_path):
+    """A draft and what a server said: settings and logs are answered, the replay is left open."""
+    toys.write_draft(tmp_path / "draft")
+    log_of(tmp_path, [0.5, 0.5, 0.5])
+    (tmp_path / "other.log").write_text("nothing of this\n")
+    launch = f"launch = 'llama-server {LLAMA}'"
+    served = ['[served]\nengine = "llama.cpp"', launch, 'logs = ["server.log", "other.log"]']
+    record = notebook(tmp_path, '[draft]\npath = "draft"', *served)
+    codes = {finding["code"] for finding in record["findings"]}
+    assert {"served.log_read", "served.rule"} <= codes
+    assert "served.settings_disagree" not in codes
+    questions = {item["question"]: item["needs"] for item in record["unanswered"]}
+    assert "tells nothing of speculation" in questions["What does other.log say?"]
+    assert "greedy dump" in questions["Does the replay explain what the server said?"]
+
+
+def test_the_notebook_holds_logs_and_asks_nobody_unasked(tmp_path):
+    """A log of other acceptance is named; a server's address alone is not contacted."""
+    toys.write_draft(tmp_path / "draft")
+    toys.write_target(tmp_path / "target")
+    stored = (0, 2, 3, 5)
+    toys.write_current_dump(tmp_path / "dump", [toys.make_sample(i) for i in range(6)], stored)
+    log_of(tmp_path, [0.9, 0.9, 0.9])
+    text = ['[draft]\npath = "draft"\n[target]\npath = "target"\n[[dumps]]\nname = "d"\npath = "dump"']
+    text += [f"boundaries = {list(stored)}\ntemperature = 0.0"]
+    text += ['[served]\nengine = "llama.cpp"\nsteps = 3\nboundaries = [0, 2, 3]', 'logs = ["server.log"]']
+    text += ['url = "http://127.0.0.1:9"']
+    record = notebook(tmp_path, *text, max_steps=3, tree_samples=0)
+    held_codes = {f["code"] for f in record["findings"] if f["evidence"].get("numbers")}
+    assert held_codes & {"served.unexplained", "served.other_text"}
+    assert not any("running server" in item["question"] for item in record["unanswered"])
+    record = notebook(tmp_path, *text, max_steps=3, tree_samples=0, live_prompts=1)
+    needs = {item["question"]: item["needs"] for item in record["unanswered"]}
+    assert "127.0.0.1:9" in needs["What does the running server say?"]
 
 
 def test_recorded_runs_are_the_replay_of_their_own_tokens():
