@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,15 +81,14 @@ def held(
     return Held(numbers, told, compare(fitted, shape, rates, believed, replays.longest))
 
 
-def recorded(recording: RecordedServing, replays: Replays | None, max_steps: int) -> list[Comparison]:
+def recorded(recording: RecordedServing, replays: Replays | None, max_steps: int) -> list[Held]:
     """Each greedy run against the replay of its own tokens, and the case's replays beside it as far as they reach."""
     found = []
     for numbers, run in of_runs(recording):
         rates = {OWN_TOKENS: replay_of_run(run)}
-        shape = round_of(numbers, None, None, max_steps)
-        if replays is not None and not isinstance(shape, str):
-            rates |= replays.rates(shape, numbers)
-        found.append(compare(numbers, TreeShape.chain(run.steps), rates, OWN_TOKENS))
+        if replays is not None and run.steps <= max_steps:
+            rates |= replays.rates(TreeShape.chain(run.steps), numbers)
+        found.append(Held(numbers, None, compare(numbers, TreeShape.chain(run.steps), rates, OWN_TOKENS)))
     return found
 
 
@@ -103,12 +102,10 @@ def what_the_engine_does(found: Comparison, replays: Replays, target: Target | N
     return battery(replays.draft, replays.wirings[found.believed], evidence, target=target)
 
 
-def comparison_rows(answers: Sequence[Held | Comparison]) -> list[dict]:
+def comparison_rows(answers: Sequence[Held]) -> list[dict]:
     """One row a reading: the server's length, every replay's, and which of them gives the server's numbers."""
     rows = []
-    for item in answers:
-        found, numbers = (item, item.numbers) if isinstance(item, Comparison) else (item.found, item.numbers)
-        replayed = found.replayed if found else {}
+    for numbers, found, why in ((item.numbers, item.found, item.why) for item in answers):
         row = {
             "numbers": numbers.label,
             "round": found.shape if found else "not compared",
@@ -116,8 +113,9 @@ def comparison_rows(answers: Sequence[Held | Comparison]) -> list[dict]:
             "last rounds": "counted" if numbers.last_rounds else "left out",
             "server": f"{numbers.length:.2f}" if numbers.counted else f"{numbers.length.value:.2f}",
         }
-        row |= {name: f"{rates.length:.2f}" for name, rates in replayed.items()}
-        rows.append({**row, "given by": ", ".join(found.explained_by) or "none" if found else item.why})
+        if found:
+            row |= {name: f"{rates.length:.2f}" for name, rates in found.replayed.items()}
+        rows.append({**row, "given by": ", ".join(found.explained_by) or "none" if found else why})
     return rows
 
 
@@ -128,12 +126,11 @@ def position_rows(found: Comparison) -> list[dict]:
         theirs = found.theirs
         rows.append(
             {
-                "numbers": found.numbers.label,
                 "k": k + 1,
                 "served S_k": f"{served:.3f}",
-                f"{found.believed} S_k": f"{theirs.survival[k]:.3f}",
+                "replayed S_k": f"{theirs.survival[k]:.3f}",
                 "served c_k": served.value / before if before else np.nan,
-                f"{found.believed} c_k": theirs.conditional[k].value,
+                "replayed c_k": theirs.conditional[k].value,
                 "ratio of c_k": f"{found.ratios[k]:.2f}" if np.isfinite(found.ratios[k].value) else "too few",
             }
         )
@@ -141,9 +138,8 @@ def position_rows(found: Comparison) -> list[dict]:
     return rows
 
 
-def numbers_of(answers: Sequence[Held | Comparison]) -> list[Mapping]:
-    """The same for a results file."""
-    found = [item if isinstance(item, Comparison) else item.found for item in answers]
+def numbers_of(answers: Sequence[Held]) -> list[dict]:
+    """The comparisons for a results file."""
     return [
         {
             "numbers": one.numbers.label,
@@ -153,6 +149,6 @@ def numbers_of(answers: Sequence[Held | Comparison]) -> list[Mapping]:
             "served": one.numbers.length.value,
             **{f"replayed {name}": rates.length.to_json() for name, rates in one.replayed.items()},
         }
-        for one in found
+        for one in (item.found for item in answers)
         if one is not None
     ]

@@ -1,24 +1,20 @@
-"""A running server, asked: recorded exchanges answered by a small server on this machine, and hostile ones."""
+"""A running server, asked: recorded exchanges answered by a small server on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 import served_lines as lines
 import toys
+from answering import send, serving
 from complaints import complaint
 
-from eagle3lib import bounded_http, live_server
-from eagle3lib.bounded_http import address, exchange
+from eagle3lib import live_server
 from eagle3lib.checks.logs import check_log
 from eagle3lib.ecosystems import ENGINES
 from eagle3lib.live_server import Prompt, ask, prompts
@@ -26,44 +22,6 @@ from eagle3lib.live_server import Prompt, ask, prompts
 EXCHANGE = json.loads((Path(__file__).parent / "llama_cpp_exchange.json").read_text())
 ASKED = [Prompt(f"d/{i}", [1, 2, 3 + i], reply["tokens"]) for i, reply in enumerate(EXCHANGE["replies"])]
 MASTER = lines.rounds(90)
-
-Answer = Callable[[BaseHTTPRequestHandler, dict | None], None]
-
-
-@contextmanager
-def serving(answer: Answer) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers so, its address, and the paths that were asked."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def handle_one(self) -> None:
-            asked.append(self.path)
-            length = int(self.headers.get("Content-Length") or 0)
-            answer(self, json.loads(self.rfile.read(length)) if length else None)
-
-        do_GET = do_POST = handle_one  # noqa: N815 http.server's names
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def send(handler: BaseHTTPRequestHandler, body: str | dict, status: int = 200, **headers: str) -> None:
-    data = (body if isinstance(body, str) else json.dumps(body)).encode()
-    handler.send_response(status)
-    for name, value in {"Content-Length": str(len(data)), **headers}.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(data)
 
 
 @pytest.fixture(autouse=True)
@@ -189,100 +147,6 @@ def test_prompts_are_the_tokens_before_recorded_responses():
     assert first.recorded == samples[0].token_ids[begin:end].tolist()
     assert len(prompts(samples, 50)) == 5
     assert "no dump" in complaint(lambda: ask("http://127.0.0.1:9", ENGINES["vllm"], []))
-
-
-def redirect(handler, body):
-    send(handler, "", 302, Location="http://127.0.0.1:1/elsewhere")
-
-
-def endless(handler, body):
-    handler.send_response(200)
-    handler.end_headers()
-    with pytest.raises(OSError):  # noqa: PT012 until the client has gone
-        while True:
-            handler.wfile.write(b"x" * 65536)
-
-
-def dripping(handler, body):
-    handler.send_response(200)
-    handler.send_header("Content-Length", "1000000")
-    handler.end_headers()
-    for _ in range(100):
-        try:
-            handler.wfile.write(b" ")
-            handler.wfile.flush()
-        except OSError:
-            return
-        time.sleep(0.1)
-
-
-def dripping_headers(handler, body):
-    for _ in range(100):
-        try:
-            handler.wfile.write(b"H")
-            handler.wfile.flush()
-        except OSError:
-            return
-        time.sleep(0.1)
-
-
-HOSTILE = {
-    "redirect": (redirect, "a redirect, which is not followed"),
-    "endless": (endless, "found more"),
-    "drip": (dripping, "within 1 s"),
-    "headers": (dripping_headers, "within 1 s"),
-    "text": (lambda h, b: send(h, "<html>hello</html>"), "Expected a JSON object"),
-    "list": (lambda h, b: send(h, "[1, 2]"), "Expected a JSON object"),
-    "deep": (lambda h, b: send(h, "[" * 200_000), "Expected a JSON object"),
-    "other": (lambda h, b: send(h, {"hello": "there"}), "is it that engine?"),
-    "odd count": (lambda h, b: send(h, {"timings": {"predicted_n": 1e300}}), "is it that engine?"),
-    "refused": (lambda h, b: send(h, "no", 401), "found 401"),
-    "silent": (lambda h, b: h.connection.close(), "Expected an answer of"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_server_gets_one_sentence(name, monkeypatch):
-    """In bounded time and memory, contacting nobody else."""
-    answer, said = HOSTILE[name]
-    for limit in ("METRICS_SECONDS", "ANSWER_SECONDS"):
-        monkeypatch.setattr(live_server, limit, 1.0)
-    monkeypatch.setattr(bounded_http, "LONGEST_REPLY", 2**20)
-    began = time.monotonic()
-    with serving(answer) as (url, _):
-        sentence = complaint(lambda: ask(url, ENGINES["llama_cpp"], THREE[:1]))
-    assert said in sentence
-    assert "\n" not in sentence and len(sentence) < 400
-    assert time.monotonic() - began < 8
-
-
-def test_no_proxy_of_the_environment_is_asked(monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    with serving(lambda h, b: send(h, "{}")) as (url, asked):
-        assert exchange(address(url), "/here", seconds=5) == b"{}"
-    assert asked == ["/here"]
-
-
-def test_nobody_there_is_one_sentence():
-    assert "127.0.0.1:9" in complaint(lambda: exchange(address("http://127.0.0.1:9"), "/metrics", seconds=2))
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["ftp://host", "file:///etc/passwd", "localhost:8000", "http://", "http://host:99999", "http://ho st", "", "http://[::1",
-     "http://host/\r\nX: y", "http://user:secret@host", "http://host/?key=secret", "http://host/#secret"],
-)  # fmt: skip
-def test_an_address_is_an_address_and_no_more(url):
-    """What is wrong with it is said without repeating what may be a secret."""
-    assert "secret" not in complaint(lambda: address(url), "served.url")
-
-
-def test_an_address_keeps_its_path():
-    assert address("https://host/v0/") == bounded_http.Address("https", "host", 443, "/v0")
-    with serving(lambda h, b: send(h, "{}")) as (url, asked):
-        exchange(address(f"{url}/llama"), "/metrics", seconds=5)
-    assert asked == ["/llama/metrics"]
 
 
 def test_an_engine_that_cannot_be_asked_says_so():

@@ -195,7 +195,7 @@ def check_recording(runs: Sequence[Comparison]) -> Finding:
     """Recorded greedy runs, each against the replay of the engine's own tokens.
 
     Args:
-        runs: as `served_answer.recorded` gives them.
+        runs: the comparisons of `served_answer.recorded`.
     """
     apart = [run for run in runs if run.kind not in ("agrees", "cannot tell")]
     like = [
