@@ -68,6 +68,8 @@ def exchange(to: Address, path: str, body: bytes | None = None, *, seconds: floa
             `LONGEST_REPLY` at most.
     """
     what = f"{to} at {path}"
+    if seconds <= 0:
+        raise InputError(f"Expected {to} to answer sooner: no time is left for {path}.")
     kind = http.client.HTTPSConnection if to.scheme == "https" else http.client.HTTPConnection
     connection = kind(to.host, to.port, timeout=min(CONNECT_SECONDS, seconds))
     try:

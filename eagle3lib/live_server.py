@@ -89,22 +89,27 @@ def ask(url: str, engine: Engine, asked: Sequence[Prompt]) -> ServedLog:
     to, until = address(url), time.monotonic() + ALL_SECONDS
     model = _model(to) if api.names_model else ""
     before, missing = _counters(to, api)
-    requests, moved, generated, same = _Heard(), _Heard(), 0, 0
+    requests, moved, generated, same, answered, stopped = _Heard(), _Heard(), 0, 0, 0, []
     for prompt in asked:
-        left = min(ANSWER_SECONDS, until - time.monotonic())
-        if left <= 0:
-            raise InputError(f"Expected {to} to answer {len(asked)} prompts within {ALL_SECONDS:.0f} s; ask fewer.")
         body = json.dumps(api.body(prompt.token_ids, len(prompt.recorded), model)).encode()
-        reply = _json(exchange(to, api.path, body, seconds=left), f"{to} at {api.path}")
+        left = min(ANSWER_SECONDS, until - time.monotonic())
+        try:
+            reply = _json(exchange(to, api.path, body, seconds=left), f"{to} at {api.path}")
+        except InputError as error:
+            if not answered:
+                raise
+            stopped = [f"{answered} of {len(asked)} prompts were answered, then: {str(error).rstrip('.')}"]
+            break  # what was counted before it stands; what that prompt moved is not asked for
         generated += _count(api.generated(reply), to, api)
         same += api.tokens(reply) == prompt.recorded
+        answered += 1
         _reader(api).record(reply, requests)
         if not missing:
             time.sleep(SETTLE_SECONDS)
             for shape, now in _counters(to, api)[0]:
                 moved.window(shape, _since(before, shape, now))
-    notes = [f"{same} of {len(asked)} responses are the recorded ones, token for token", *missing]
-    if _passed(moved, generated, len(asked)):
+    notes = [f"{same} of {answered} responses are the recorded ones, token for token", *stopped, *missing]
+    if _passed(moved, generated, answered):
         moved.windows.clear()
         notes.append(f"counters moved by more than the {generated} tokens of these replies, so others were answered")
     return _as_log(to, api, [*moved.windows, *requests.windows], notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -126,6 +127,18 @@ def test_counters_that_others_moved_are_not_believed():
         assert "others were answered" in complaint(lambda: ask(url, ENGINES["vllm"], THREE))
 
 
+def test_what_was_counted_before_a_server_stopped_answering_stands():
+    server = Counting("llama_cpp", before=500)
+
+    def answer(handler, body):
+        return send(handler, "busy", 503) if body and server.n == 2 else server(handler, body)
+
+    with serving(answer) as (url, _):
+        log = ask(url, ENGINES["llama_cpp"], THREE)
+    assert log.best.rounds == 60
+    assert any(note.startswith("2 of 3 prompts were answered") and "503" in note for note in log.notes)
+
+
 def test_counters_that_fall_are_said_to():
     def answer(handler, body):
         if handler.path == "/metrics":
@@ -181,7 +194,7 @@ def test_a_real_llama_server_is_asked(tmp_path, monkeypatch):
     chosen = replayable(inv, None)
     replays = Replays(inv.draft, chosen.wirings, chosen.samples, replay(inv, chosen, 4), 0)
     files = [Path(folder) / name for name in ("llama-server", "target.gguf", "draft_right.gguf")]
-    asked = prompts(chosen.samples, 4)
+    asked = [replace(prompt, recorded=prompt.recorded[:40]) for prompt in prompts(chosen.samples, 4)]
     running = llama.Server(*files, 4, tmp_path / "server.log", 2)
     with running:
         url = f"http://127.0.0.1:{running._port}"
