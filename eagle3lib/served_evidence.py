@@ -3,7 +3,7 @@
 A server that counts tells how many of its rounds accepted the first k drafts. The replay's conditional rates
 along the walk are held against the server's,
 
-    D = Σ_k (c_k - r_k)² / (c_k (1 - c_k) / n_k + e_k²),    n_k rounds that reached draft k
+    D = Σ_k (c_k - r_k)² / (r_k (1 - r_k) / n_k + e_k²),    n_k rounds that reached draft k
 
 c_k the server's, r_k the replay's with its standard error e_k: about χ² with K degrees of freedom where the
 replay does what the server does and the responses are of one kind. Both count the same rounds.
