@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -70,10 +71,13 @@ class Estimate:
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
+@lru_cache(maxsize=2)  # most of a case's estimates are over the same samples
 def weights(n_samples: int) -> np.ndarray:
-    """[RESAMPLES, n] how often each resample holds each sample; the same for every call."""
+    """[RESAMPLES, n] how often each resample holds each sample; the same for every call, and read-only."""
     generator = np.random.default_rng(SEED)
-    return generator.multinomial(n_samples, np.full(n_samples, 1 / n_samples), size=RESAMPLES)
+    drawn = generator.multinomial(n_samples, np.full(n_samples, 1 / n_samples), size=RESAMPLES)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def estimate(sums: np.ndarray, statistic: Statistic, count: int) -> Estimate:

@@ -96,6 +96,7 @@ class ServedSection(Section):
     acceptance_length: float | None = Field(default=None, ge=1)  # as the engine printed it, bonus included
     recorded: Path | None = None  # rounds of a real engine beside their replay, as data/smollm2/served.json
     repairs: Path | None = None  # repairs measured before, as data/smollm2/repair.json
+    url: str | None = None  # of the running server; asked only where notebook 05 is told how many prompts to send
     logs: tuple[Path, ...] = ()  # what the server said: logs, metrics, replies' metadata, benchmarks' results
 
 

@@ -3,15 +3,16 @@
 A server that counts tells how many of its rounds accepted the first k drafts. The replay's conditional rates
 along the walk are held against the server's,
 
-    D = Σ_k (c_k - r_k)² / (c_k (1 - c_k) / n_k + e_k²),    n_k rounds that reached draft k
+    D = Σ_k (c_k - r_k)² / (r_k (1 - r_k) / n_k + e_k²),    n_k rounds that reached draft k
 
 c_k the server's, r_k the replay's with its standard error e_k: about χ² with K degrees of freedom where the
-replay does what the server does and the responses are of one kind.
+replay does what the server does and the responses are of one kind. Both count the same rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -23,6 +24,7 @@ from eagle3lib.ground import Ground
 from eagle3lib.hypotheses import Hypothesis
 from eagle3lib.rollout import rollout
 from eagle3lib.sample import Sample
+from eagle3lib.served_comparison import server_rates
 from eagle3lib.served_rates import ServedRates
 
 #: Samples of the first look and starts of each; later steps are reached by few of them.
@@ -32,10 +34,14 @@ REPLAYED = 6
 
 
 class ServedNumbers:
-    """Hypotheses held against what a server counted."""
+    """Hypotheses held against what a server counted.
 
-    def __init__(self, samples: Sequence[Sample], rates: ServedRates) -> None:
-        self.samples, self.rates = list(samples), rates
+    Args:
+        last_rounds: whether the server counts each response's last round.
+    """
+
+    def __init__(self, samples: Sequence[Sample], rates: ServedRates, last_rounds: bool = False) -> None:
+        self.samples, self.rates, self.last_rounds = list(samples), rates, last_rounds
         self._look = look(self.samples, LOOK_SAMPLES, LOOK_STARTS)
 
     def best(self, ground: Ground, tried: Sequence[Hypothesis]) -> tuple[Change | None, list[Trial]]:
@@ -60,7 +66,8 @@ class ServedNumbers:
 
     def _replay(self, what: Ground | Hypothesis, samples: Sequence[Sample]) -> Acceptance:
         steps = len(self.rates.survival)
-        return acceptance([rollout(what.draft, sample, what.wiring, steps) for sample in samples], steps)
+        rollouts = [rollout(what.draft, sample, what.wiring, steps) for sample in samples]
+        return replace(acceptance(rollouts, steps), walk=server_rates(rollouts, steps, self.last_rounds))
 
     def _guessed(self, believed: Acceptance, glimpse: Acceptance, glance: Acceptance) -> float:
         """The distance of the whole walk, from what a change did to the rates over all starts of the look."""

@@ -43,9 +43,10 @@ class ServedRates:
         for survived, rate in zip(self.survival, replayed, strict=True):
             if before == 0 or not np.isfinite(rate.value):
                 break
-            # Half an acceptance either way keeps the variance above zero where a server accepted none or all.
+            # Variance of the server's rate if the replay's were the true one, as in a score test: few rounds that all
+            # failed say less than their own rate of zero would. Half an acceptance either way keeps it above zero.
             reached = self.rounds * before
-            smooth = (self.rounds * survived + 0.5) / (reached + 1)
+            smooth = (reached * rate.value + 0.5) / (reached + 1)
             error = rate.error if np.isfinite(rate.error) else 0.0
             total += (survived / before - rate.value) ** 2 / (smooth * (1 - smooth) / (reached + 1) + error**2)
             before = survived

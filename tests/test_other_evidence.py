@@ -93,7 +93,9 @@ def test_a_distance_is_that_of_its_formula():
 
     rates = ServedRates((0.5,), 999)
     replayed = Estimate(0.6, 0.6 - 0.0196, 0.6 + 0.0196, 1)  # a standard error of 0.01
-    assert rates.distance([replayed]) == pytest.approx(0.1**2 / (0.25 / 1000 + 0.01**2), rel=1e-3)
+    assert rates.distance([replayed]) == pytest.approx(0.1**2 / (0.24 / 1000 + 0.01**2), rel=1e-3)
+    none = ServedRates((0.0,), 9)  # nine rounds without an acceptance, which 0.34 gives one time in forty
+    assert none.distance([Estimate(0.34, 0.34, 0.34, 1)]) < 6
     assert rates.expected == pytest.approx(3.841, rel=0.03)
     assert ServedRates((0.5, 0.4, 0.3), 9).expected == pytest.approx(7.815, rel=0.01)
     with pytest.raises(ValueError, match="falling"):

@@ -12,13 +12,18 @@ import toys
 import written
 from complaints import complaint
 
+from eagle3lib.acceptance import Rates
 from eagle3lib.bootstrap import Estimate
-from eagle3lib.case import ServedSection, load_case
+from eagle3lib.case import load_case
 from eagle3lib.case_text import case_text
+from eagle3lib.checks.compared import check_compared
 from eagle3lib.checks.served import check_forecast
 from eagle3lib.run import NOTEBOOKS
 from eagle3lib.sample import Sample
+from eagle3lib.served_comparison import compare
+from eagle3lib.served_numbers import of_length
 from eagle3lib.side_table import read_side_table, slice_columns
+from eagle3lib.tree_shapes import TreeShape
 
 STORED = (0, 2, 3, 5)
 TWO = (5, 6)
@@ -70,7 +75,7 @@ def test_responses_without_a_whole_round_leave_the_length_open(turn, tmp_path):
 
 
 def test_one_response_has_a_length_and_no_interval(tmp_path):
-    served = '[served]\nengine = "vllm"\nboundaries = [0, 2, 3]\nacceptance_length = 1.5'
+    served = '[served]\nengine = "vllm"\nboundaries = [0, 2, 3]\nsteps = 4\nacceptance_length = 1.5'
     record = lengths(tmp_path, [toys.make_sample()], served)
     assert "1.00 (no interval: too few samples)" in record["answer"]
     found = [title.split(":")[0] for title in titles(record)]
@@ -97,7 +102,7 @@ def test_sampled_responses_alone_are_answered(tmp_path):
 
 
 def test_the_wiring_that_is_held_is_replayed_without_the_other(tmp_path):
-    served = '[served]\nengine = "vllm"\nboundaries = [0, 1, 4]\nacceptance_length = 1.5'
+    served = '[served]\nengine = "vllm"\nboundaries = [0, 1, 4]\nsteps = 4\nacceptance_length = 1.5'
     record = lengths(tmp_path, [toys.make_sample(i) for i in TWO], served, tree_samples=0)
     assert {row["wiring"] for row in record["numbers"]["acceptance_length"]} == {"trained"}
     assert {"question": "What acceptance length does the served wiring yield?",
@@ -113,15 +118,25 @@ def test_parameters_out_of_range_are_refused(parameters, tmp_path):
 
 def test_a_printed_number_is_explained_by_the_served_wiring_alone():
     """Neither the trained wiring's replay nor an interval that holds everything explains it."""
-    served, told = ServedSection(engine="sglang", acceptance_length=1.5), Estimate(1.52, 1.4, 1.6, 90)
-    endless = Estimate(1.52, -float("inf"), float("inf"), 90)
+    told, endless = Estimate(1.52, 1.4, 1.6, 90), Estimate(1.52, -float("inf"), float("inf"), 90)
     for forecast, code in (
         ({"trained": told}, "served.not_replayed"),
         ({"served": endless}, "served.too_few_samples"),
         ({"served": told}, "served.explained"),
-        ({"trained": told, "served": Estimate(1.1, 1.05, 1.2, 90)}, "served.unexplained"),
+        ({"trained": Estimate(2, 1.9, 2.1, 90), "served": Estimate(1.1, 1.05, 1.2, 90)}, "served.unexplained"),
+        ({"trained": told, "served": Estimate(1.1, 1.05, 1.2, 90)}, "served.other_wiring"),
     ):
-        assert check_forecast(served, forecast, 4, True).code == code
+        rates = {name: Rates((), (), length) for name, length in forecast.items()}
+        believed = "served" if "served" in forecast else "trained"
+        found = compare(of_length(1.5, "SGLang"), TreeShape.chain(4), rates, believed)
+        assert check_compared(found).code == code
+
+
+def test_without_a_server_s_number_a_forecast_is_given():
+    told = {"trained": Estimate(1.52, 1.4, 1.6, 90), "served": Estimate(1.1, 1.05, 1.2, 90)}
+    assert [f.code for f in check_forecast(told, 4, True, has_numbers=False)] == ["served.forecast"]
+    assert [f.code for f in check_forecast(told, 4, False, has_numbers=True)] == ["served.no_forecast"]
+    assert check_forecast(told, 4, True, has_numbers=True) == []
 
 
 def test_an_estimate_s_text_follows_its_format():

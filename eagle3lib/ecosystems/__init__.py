@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from typing import Any, TypeVar
 
+from eagle3lib.ecosystems._api import Api
 from eagle3lib.ecosystems._base import Captures, Engine, Patch, System, TargetShape, Trainer
 from eagle3lib.ecosystems._config_ids import LayerIds
 from eagle3lib.ecosystems._form import Form, Seen
@@ -17,9 +18,9 @@ from eagle3lib.ecosystems._metrics import Metric
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "ENGINES", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Captures", "Engine", "Form", "Glance", "Layout",
-    "LayerIds", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape", "Trainer",
-    "engine", "flat_config", "trainer",
+    "APIS", "ENGINES", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Api", "Captures", "Engine", "Form", "Glance",
+    "LayerIds", "Layout", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape",
+    "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 Kind = TypeVar("Kind", Engine, Form, Trainer)
@@ -39,6 +40,7 @@ TRAINERS: dict[str, Trainer] = _discover(Trainer)
 FORMS: dict[str, Form] = _discover(Form)
 METRICS: tuple[Metric, ...] = tuple(metric for m in _modules for metric in getattr(m, "METRICS", ()))
 LOGS: tuple[type[LogReader], ...] = tuple(m.LOGS for m in _modules if hasattr(m, "LOGS"))
+APIS: tuple[Api, ...] = tuple(m.API for m in _modules if hasattr(m, "API"))
 _layouts = [layout for m in _modules for layout in getattr(m, "LAYOUTS", ())]
 LAYOUTS: tuple[Layout, ...] = tuple(sorted(_layouts, key=lambda layout: layout.general))
 
