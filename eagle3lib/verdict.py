@@ -55,7 +55,7 @@ def conclude(
         differs = next((f for f in faults if f.code == "wiring.served_differs"), None)
         if differs and differs.stage == first.stage:  # it says most: what is fed, what it costs, and what mends it
             sentence = _wiring_sentence(differs, faults, numbers, patches)
-            return Verdict(differs.code, f"{sentence}{_besides(first, faults)}.", ordered)
+            return Verdict(differs.code, f"{sentence}{_besides(first, faults)}.{_denied(ordered)}", ordered)
         sentence = f"{STAGE_WORDS[first.stage]}: {_lower(first.title)}{_besides(first, faults)}. {first.remedy}"
         return Verdict(first.code, sentence.strip(), ordered)
     if missing:
@@ -127,6 +127,17 @@ def _besides(first: Finding, faults: Sequence[Finding]) -> str:
     later = {f.stage: f for f in reversed(faults) if f.stage != first.stage}
     titles = [_lower(later[stage].title) for stage in STAGES if stage in later]
     return f"; besides, {'; and '.join(titles)}" if titles else ""
+
+
+def _denied(findings: Sequence[Finding]) -> str:
+    """What to say where a server accepts as the draft was trained, whatever the case says that it is fed."""
+    for finding in findings:
+        if finding.code == "served.other_wiring" and "trained" in finding.evidence["explained_by"]:
+            return (
+                " But the server's own numbers are those of the trained wiring: see first whether the case names the"
+                " engine, the version and the config that ran."
+            )
+    return ""
 
 
 def _names(boundaries: Sequence[Boundary]) -> str:

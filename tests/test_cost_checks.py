@@ -259,6 +259,18 @@ def test_the_verdict_names_a_fault_that_stands_beside_the_first():
     assert conclude([pays], (), {}, ()).sentence.endswith("what is left is data.")
 
 
+def test_the_verdict_doubts_a_case_that_the_server_s_own_numbers_deny():
+    """A wiring fault of the files stands, and that the server accepts as trained is said with it."""
+    lengths = {"trained_acceptance_length": [1.6, 1.5, 1.7], "served_acceptance_length": [1.1, 1.0, 1.2]}
+    differs = Finding(
+        "wiring.served_differs", Severity.FAULT, "T", "", "", {"trained": [0, 3, 16], "served": [3, 16, 28], **lengths}
+    )
+    for explained, doubted in ((["trained"], True), (["rewired"], False)):
+        other = Finding("served.other_wiring", Severity.RISK, "T", "", "", {"explained_by": explained})
+        sentence = conclude([differs, other], (), {}, ()).sentence
+        assert ("the server's own numbers are those of the trained wiring" in sentence) == doubted
+
+
 @pytest.fixture(scope="module")
 def earlier() -> dict:
     """What notebook 05 leaves, as far as notebook 06 reads it."""
