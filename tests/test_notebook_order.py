@@ -23,7 +23,7 @@ from eagle3lib.run import NOTEBOOKS
 #: The appendix alone, which captures, is one procedure.
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if not path.stem.startswith(APPENDIX))
 #: Notebooks whose sections still build on each other.
-CHAINED = ("05_acceptance_length", "07_verdict")
+CHAINED = ("05_acceptance_length",)
 
 
 def parts(name: str) -> tuple[list[str], list[list[str]]]:
