@@ -47,7 +47,7 @@ class Accuracies:
         """The same by the names that pages use."""
         return {truth_name(truth): counts for truth, counts in self.counted.items()}
 
-    @property
+    @cached_property
     def best(self) -> str:
         """The truth that step 0 gives most often."""
         return max(self.truths, key=lambda name: self.truths[name].full_acc(0).value)
