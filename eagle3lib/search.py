@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import DumpSection
@@ -28,6 +29,11 @@ class Search:
     dump: str
     boundaries: tuple[Boundary, ...]
 
+    @property
+    def best(self) -> Wiring:
+        """What fits best."""
+        return self.wiring(self.ranking.best.slots)
+
     def wiring(self, slots: Slots) -> Wiring:
         """The slots with the flags under which they were scored."""
         return replace(self.scorer.flags, slots=slots)
@@ -43,7 +49,7 @@ def training_wiring(implied: Wiring | None, judged: Search | None) -> Wiring | N
     the states best; None where neither says."""
     if judged is None or (implied and not judged.contradicts(implied.slots)):
         return implied
-    return judged.wiring(judged.ranking.best.slots)
+    return judged.best
 
 
 def roles(inv: Investigation) -> dict[Slots, str]:
@@ -100,6 +106,33 @@ def without_hints(inv: Investigation, most: int | None = None) -> Search | None:
     ranking = coordinate_search(scorer, boundaries, starts)
     ranking = order_ties(ranking, inv.draft, scorer.samples, TIE_STEPS, scorer.flags)
     return Search(ranking, scorer, section.name, boundaries)
+
+
+class Searches:
+    """Both searches of a case, each made when it is first asked for, and the training wiring that follows."""
+
+    def __init__(self, inv: Investigation) -> None:
+        self.inv = inv
+
+    @cached_property
+    def small(self) -> Search | None:
+        """Every boundary in every slot, as `exhaustive`."""
+        return exhaustive(self.inv)
+
+    @cached_property
+    def deep(self) -> Search | None:
+        """The search `without_hints`."""
+        return without_hints(self.inv)
+
+    @property
+    def judged(self) -> Search | None:
+        """The one that had most boundaries to choose from."""
+        return self.deep or self.small
+
+    @property
+    def fed(self) -> Wiring | None:
+        """The wiring to go on with, as `training_wiring`."""
+        return training_wiring(self.inv.trained.wiring if self.inv.trained else None, self.judged)
 
 
 def spread_evenly(boundaries: Sequence[Boundary], n_slots: int) -> Slots:

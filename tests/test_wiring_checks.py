@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from eagle3lib.boundaries import Wiring
@@ -13,12 +15,13 @@ from eagle3lib.search import Search, spread_evenly, training_wiring
 FIVE, EVERY = (0, 3, 16, 28, 30), tuple(range(31))
 
 
-def search(dump: str, boundaries: tuple, *best: tuple) -> Search:
-    """A finished search whose best wirings tie, ahead of one that is a nat worse."""
+def search(dump: str, boundaries: tuple, *best: tuple, **flags: object) -> Search:
+    """A finished search under these flags whose best wirings tie, ahead of one that is a nat worse."""
     worse = tuple(reversed(best[0]))
     scores = [Score(slots, np.array([[10.0, 10, 5, 10]] * 3)) for slots in best]
     scores.append(Score(worse, np.array([[20.0, 10, 5, 10]] * 3)))
-    return Search(Ranking(tuple(scores), 10, len(boundaries) ** 3), None, dump, boundaries)
+    scorer = SimpleNamespace(flags=Wiring((), **flags))
+    return Search(Ranking(tuple(scores), 10, len(boundaries) ** 3), scorer, dump, boundaries)
 
 
 def codes(trained: tuple, small: Search | None, deep: Search | None) -> list[str]:
@@ -65,11 +68,12 @@ def test_boundaries_are_spread_from_the_first_to_the_last():
 
 
 def test_the_training_wiring_is_the_files_unless_the_states_contradict():
-    """A tie, or a boundary that the dump lacks, is no contradiction; flags stay, and without ids the best is taken."""
-    found = search("five", FIVE, (0, 3, 16), (3, 3, 16))
+    """A tie, or a boundary that the dump lacks, is no contradiction; else, and without ids, the best is taken, with the
+    flags by which it was scored."""
+    found = search("five", FIVE, (0, 3, 16), (3, 3, 16), norm_output=True)
     for slots in ((0, 3, 16), (3, 3, 16), (2, 3, 16)):
         assert training_wiring(Wiring(slots, norm_output=True), found) == Wiring(slots, norm_output=True)
     assert training_wiring(Wiring((3, 16, 28), norm_output=True), found) == Wiring((0, 3, 16), norm_output=True)
-    assert training_wiring(None, found) == Wiring((0, 3, 16))
+    assert training_wiring(None, found) == Wiring((0, 3, 16), norm_output=True)
     assert training_wiring(Wiring((0, 3, 16)), None) == Wiring((0, 3, 16))
     assert training_wiring(None, None) is None
