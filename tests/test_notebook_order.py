@@ -23,7 +23,7 @@ from eagle3lib.run import NOTEBOOKS
 #: The appendix alone, which captures, is one procedure.
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if not path.stem.startswith(APPENDIX))
 #: Notebooks whose sections still build on each other.
-CHAINED = ("03_manual_forward", "04_concat_order", "05_acceptance_length", "06_serving_cost", "07_verdict")
+CHAINED = ("03_manual_forward", "04_concat_order", "06_serving_cost", "07_verdict")
 
 
 def parts(name: str) -> tuple[list[str], list[list[str]]]:
