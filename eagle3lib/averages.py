@@ -87,16 +87,15 @@ class Budget:
     tokens_per_node: float
 
 
-def oracle_gap(rollouts: Sequence[Rollout | Chances], max_steps: int) -> list[Budget]:
+def oracle_gap(lengths: Sequence[Estimate]) -> list[Budget]:
     """Every fixed K up to the longest, and last the oracle that knows how many drafts each round will keep.
 
     The oracle drafts exactly those: it gets the length of the longest K and wastes no node. What lies between
     it and the fixed K is the most that an adaptive draft length can win.
 
-    Raises:
-        ValueError: as `acceptance`.
+    Args:
+        lengths: the walk's length of K = 1 and so on.
     """
-    lengths = [acceptance(rollouts, k).walk.length for k in range(1, max_steps + 1)]
     fixed = [Budget(f"K = {k}", e, k + 1, e.value / (k + 1)) for k, e in enumerate(lengths, start=1)]
     best = lengths[-1]
-    return [*fixed, Budget(f"best K each round, up to {max_steps}", best, best.value, 1.0)]
+    return [*fixed, Budget(f"best K each round, up to {len(lengths)}", best, best.value, 1.0)]

@@ -31,7 +31,7 @@ from eagle3lib.sample import Sample, Turn
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round, and the K target ids that were drafted in it; the first `round.accepted` of them were kept."""
+    """One round, and the target ids that were drafted in it; the first `round.accepted` of them were kept."""
 
     round: Round
     drafted: tuple[int, ...]
@@ -47,12 +47,16 @@ class KeptStates:
 
 
 @torch.inference_mode()
-def trace(draft: Draft, sample: Sample, wiring: Wiring, steps: int, *, rewrite: bool = True) -> list[TracedRound]:
+def trace(
+    draft: Draft, sample: Sample, wiring: Wiring, steps: int, *, rewrite: bool = True, up_to_miss: bool = False
+) -> list[TracedRound]:
     """The rounds that a greedy server runs over the recorded tokens, each turn a walk of its own.
 
     Args:
         rewrite: False for an engine that keeps the keys of accepted drafts as made from fed-back states. The
             last of K accepted drafts was never fed to the draft, so its key comes from the target either way.
+        up_to_miss: draft no further than the first rejected token, all that the rounds themselves ask. A draft
+            that the turn's end cuts is made whole: its accepted tokens are fed back as in any other.
 
     Raises:
         InputError: as `fusion.fuse`.
@@ -64,9 +68,14 @@ def trace(draft: Draft, sample: Sample, wiring: Wiring, steps: int, *, rewrite: 
         starts = _starts(sample, turn)
         t = starts.start
         while t in starts:
-            drafted = loop.draft(loop.extend(t + 1))
             left = turn.end - (t + 2)
             possible = min(left, steps)
+            drafted = []
+            for token in loop.draft(loop.extend(t + 1)):
+                k = len(drafted)
+                drafted.append(token)
+                if up_to_miss and k < possible and token != tokens[t + 2 + k]:
+                    break
             accepted = 0
             while accepted < possible and drafted[accepted] == tokens[t + 2 + accepted]:
                 accepted += 1
@@ -94,7 +103,7 @@ def from_every_start(draft: Draft, sample: Sample, wiring: Wiring, steps: int) -
     u = loop.extend(sample.n_pairs) if starts else None
     for t in reversed(starts):
         loop.crop(t + 1)
-        yield t, loop.draft(u[t : t + 1])
+        yield t, list(loop.draft(u[t : t + 1]))
 
 
 def cost_of_kept_states(draft: Draft, samples: Iterable[Sample], wiring: Wiring, steps: int) -> KeptStates:
@@ -106,7 +115,7 @@ def cost_of_kept_states(draft: Draft, samples: Iterable[Sample], wiring: Wiring,
     """
     sums = []
     for sample in samples:
-        runs = (trace(draft, sample, wiring, steps, rewrite=rewrite) for rewrite in (True, False))
+        runs = (trace(draft, sample, wiring, steps, rewrite=own, up_to_miss=True) for own in (True, False))
         lengths = [[item.round.length for item in run if not item.round.last] for run in runs]
         sums.append([n for own in lengths for n in (sum(own), len(own))])
     if not sums:
@@ -155,14 +164,13 @@ class _Loop:
         rows = slice(self.length, end)
         return self._rows(self.fused[rows], self.embedding[rows], 0)
 
-    def draft(self, u: Float[Tensor, "R H"]) -> list[int]:
-        """K target ids from the u of the cache's last position, the last row."""
-        tokens = [int(draft_head.greedy(self.model, u[-1:], self.config))]
-        while len(tokens) < self.steps:
+    def draft(self, u: Float[Tensor, "R H"]) -> Iterator[int]:
+        """K target ids from the u of the cache's last position, the last row, each drafted when it is asked for."""
+        yield (token := int(draft_head.greedy(self.model, u[-1:], self.config)))
+        for step in range(1, self.steps):
             g = forward.feedback(self.model, self.config, u[-1:])
-            u = self._rows(g, self.model.embed(torch.tensor(tokens[-1:])), len(tokens))
-            tokens.append(int(draft_head.greedy(self.model, u, self.config)))
-        return tokens
+            u = self._rows(g, self.model.embed(torch.tensor([token])), step)
+            yield (token := int(draft_head.greedy(self.model, u, self.config)))
 
     def crop(self, length: int) -> None:
         """Forget all but the first so many positions."""

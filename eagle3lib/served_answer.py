@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from eagle3lib.battery import Outcome, battery
 from eagle3lib.case import Case
 from eagle3lib.errors import InputError
+from eagle3lib.investigation import Investigation
+from eagle3lib.live_server import Prompt, ask
 from eagle3lib.recorded_serving import RecordedServing
 from eagle3lib.served_comparison import Comparison, compare
 from eagle3lib.served_evidence import ServedNumbers
 from eagle3lib.served_numbers import Numbers, of_length, of_log, of_runs, replay_of_run
-from eagle3lib.served_settings import ENGINE_OF, Replays, Setting, round_of, told_of
+from eagle3lib.served_settings import ENGINE_OF, Replays, Setting, round_of, settings, told_of
 from eagle3lib.serving import ServedLog, read_served
 from eagle3lib.speculation import Speculation
 from eagle3lib.target import Target
@@ -23,6 +24,21 @@ from eagle3lib.tree_shapes import TreeShape
 
 #: What a recorded run is believed to be: the replay of the tokens that the engine itself generated.
 OWN_TOKENS = "its own tokens"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a server said of itself.
+
+    Attributes:
+        logs: those that tell of speculation, and last what the running server counted.
+        settings: what it was told, by the case and by the logs.
+        refused: what of these cannot be read, and why.
+    """
+
+    logs: list[ServedLog]
+    settings: list[Setting]
+    refused: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -35,15 +51,25 @@ class Held:
     why: str = ""
 
 
-def read_logs(paths: Sequence[Path]) -> tuple[list[ServedLog], list[tuple[str, str]]]:
-    """Every log that tells of speculation; and which do not, with why."""
-    logs, refused = [], []
-    for path in paths:
+def read_said(inv: Investigation, asked: Sequence[Prompt] | None) -> Said:
+    """The case's logs and settings.
+
+    Args:
+        asked: prompts to send to the running server that the case names; None contacts nothing.
+    """
+    served, logs, refused = inv.case.served, [], []
+    for path in served.logs if served else ():
         try:
             logs.append(read_served(path))
         except InputError as error:
             refused.append((path.name, str(error)))
-    return logs, refused
+    if served and served.url and asked is not None:
+        try:
+            logs.append(ask(served.url, inv.engine, asked))
+        except InputError as error:
+            refused.append(("the running server", str(error)))
+    told, unread = settings(inv, logs)
+    return Said(logs, told, [*refused, *unread])
 
 
 def held_all(

@@ -10,7 +10,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
@@ -26,8 +25,6 @@ from eagle3lib.run import NOTEBOOKS
 
 #: The appendix alone, which captures, is one procedure.
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if not path.stem.startswith(APPENDIX))
-#: Notebooks whose sections still build on each other.
-CHAINED = ("05_acceptance_length",)
 #: The speeds of the toy's server, for notebook 06.
 COST = """
 [cost]
@@ -61,12 +58,7 @@ def parts(name: str) -> tuple[list[str], list[list[str]]]:
     return setup, [section for section in sections if section]
 
 
-def chained(names: Iterable[str]) -> list:
-    why = "its sections build on each other"
-    return [pytest.param(n, marks=pytest.mark.xfail(n in CHAINED, reason=why, strict=True)) for n in names]
-
-
-@pytest.mark.parametrize("name", chained(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_section_uses_only_names_of_the_setup_and_its_own(name, tmp_path):
     """The linter finds no name undefined in any section that is put right behind the set-up."""
     setup, sections = parts(name)
@@ -140,7 +132,7 @@ def leave_earlier(out: Path, name: str) -> None:
             write_json(results_path(out, earlier), record)
 
 
-@pytest.mark.parametrize("name", chained(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_sections_run_in_any_order_and_record_the_same(name, toy, tmp_path):
     """Forwards, and backwards from a fresh start; the last section, run first, ends without the others."""
     for order in ("forwards", "backwards"):

@@ -193,6 +193,23 @@ def test_kept_states_stay_in_the_prefix(steps, draft):
     assert differing, "the fault must change a round, or the test sees nothing"
 
 
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_no_round_changes_where_drafts_end_with_their_first_miss(rewrite, draft):
+    """What is drafted beyond the miss is dropped either way; what a turn's end cuts may be kept for the next turn."""
+    wiring, cut = Wiring(toys.SLOTS), 0
+    for seed in range(3):
+        sample = echoing(draft, wiring, seed=seed)
+        for steps in STEPS:
+            whole = trace(draft, sample, wiring, steps, rewrite=rewrite)
+            found = trace(draft, sample, wiring, steps, rewrite=rewrite, up_to_miss=True)
+            assert [item.round for item in found] == [item.round for item in whole]
+            for item, other in zip(found, whole, strict=True):
+                drafted = steps if item.round.cut else min(item.round.accepted + 1, steps)
+                assert item.drafted == other.drafted[:drafted]
+            cut += sum(item.round.cut and item.round.turn == 0 and item.round.accepted > 0 for item in found)
+    assert cut, "a turn before another must end inside a draft"
+
+
 def test_one_drafted_token_keeps_nothing(draft):
     """With K = 1 no draft is ever fed back, so nothing fed back can be kept."""
     wiring = Wiring(toys.SLOTS)

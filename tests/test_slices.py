@@ -244,7 +244,7 @@ def test_easy_runs_are_what_the_walk_skips():
 def test_the_oracle_wastes_no_node():
     """Each fixed K verifies K + 1 nodes; the oracle as many as it gets tokens, at the longest K's length."""
     rollouts = responses(0.5)
-    *fixed, oracle = oracle_gap(rollouts, K)
+    *fixed, oracle = oracle_gap([acceptance(rollouts, k).walk.length for k in range(1, K + 1)])
     assert [b.nodes for b in fixed] == [2, 3, 4]
     assert fixed[-1].length == oracle.length
     assert (oracle.nodes, oracle.tokens_per_node) == (oracle.length.value, 1.0)
