@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from eagle3lib.bootstrap import Estimate
-from eagle3lib.plans import Lengths, Plan, best, plan_at, plans
+from eagle3lib.plans import OFF, Lengths, Plan, Shape, best, plan_at, plans
 from eagle3lib.roofline import Device, step
 from eagle3lib.speeds import Source, Speed, exact, quotient, within
 from eagle3lib.target_shape import TargetCost
@@ -139,14 +139,14 @@ class AtBatch:
         return {**row, "source": str(self.source)}
 
 
-def by_batch(models: Iterable[CostModel], lengths: Lengths, steps: int) -> list[AtBatch]:
+def by_batch(models: Iterable[CostModel], lengths: Lengths, shape: Shape) -> list[AtBatch]:
     """The answer at every batch size that has a model with a step without speculation."""
     found = []
     for model in models:
         here = plans(model, lengths)
-        off, fastest = plan_at(here, 0), best(here)
+        off, fastest = plan_at(here, OFF), best(here)
         if off is not None and len(here) > 1:
-            chain = plan_at(here, steps)
+            chain = plan_at(here, shape)
             source = chain.source if chain else fastest.source
             found.append(AtBatch(model.batch, fastest, off, chain, source))
     return found

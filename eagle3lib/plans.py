@@ -11,7 +11,6 @@ import numpy as np
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.speeds import Source, break_even, exact, half, speed, within
 from eagle3lib.throughput import CostModel
-from eagle3lib.verify_cost import EIGHT_NODES
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,9 @@ def replayed_lengths(numbers: Mapping[str, Any]) -> dict[str, dict[Shape, Estima
     if not found:
         return {}
     first = next(iter(found.values()))
-    shapes = {s.label: Shape(s.levels, s.topk, s.verified) for s in EIGHT_NODES if s.topk > 1}
     for row in numbers.get("trees", []):
-        shape = shapes.get(row["shape"])
-        if shape is None:
+        shape = Shape(row["steps"], row["topk"], row["verified nodes"])
+        if shape.topk == 1:
             continue
         chain = first.get(Shape.chain(shape.nodes - 1))
         gain = _estimate(row["gain"], row["gain low"], row["gain high"], row["rounds"])
@@ -139,9 +137,9 @@ def _range(labels: Sequence[str]) -> str:
     return ", ".join(labels) if len(labels) < 3 else f"{labels[0]} to {labels[-1]}"
 
 
-def plan_at(found: Sequence[Plan], steps: int) -> Plan | None:
-    """The chain of so many drafts; 0 for none."""
-    return next((p for p in found if p.shape == Shape.chain(steps)), None)
+def plan_at(found: Sequence[Plan], shape: Shape) -> Plan | None:
+    """The plan of that shape; None where its round cannot be timed or was not replayed."""
+    return next((p for p in found if p.shape == shape), None)
 
 
 def _estimate(value: float | None, low: float | None, high: float | None, count: int) -> Estimate:

@@ -63,6 +63,19 @@ def settings(inv: Investigation, logs: Sequence[ServedLog]) -> tuple[list[Settin
     return read, refused
 
 
+def served_round(inv: Investigation) -> TreeShape | None:
+    """The round that the case serves: as `served.launch` tells it, else a chain of `served.steps`; None where neither
+    says."""
+    served = inv.case.served
+    for setting in settings(inv, ())[0]:
+        told = setting.told
+        if told.speculates and told.complete and told.topk == 1:
+            return TreeShape.chain(told.steps)
+        if told.speculates and told.complete and isinstance(tree := _tree(told), TreeShape):
+            return tree
+    return TreeShape.chain(served.steps) if served and served.steps else None
+
+
 def engine_of(system: str, serving: Engine | None) -> Engine | None:
     """Whose log it is: the case's own engine where that writes such lines, else the one of that name."""
     if system not in ENGINE_OF:

@@ -10,7 +10,7 @@ from eagle3lib.batches import AtBatch, Roofline, by_batch, measured_models
 from eagle3lib.case import Case, CostSection
 from eagle3lib.dialects import read_checkpoint
 from eagle3lib.levers import Lever, better_rates, head_share, levers, rescaled, step_weights
-from eagle3lib.plans import Lengths, Plan, plans, replayed_lengths
+from eagle3lib.plans import Lengths, Plan, Shape, plans, replayed_lengths
 from eagle3lib.recorded_speeds import RecordedSpeeds, read_recorded_speeds
 from eagle3lib.roofline import device_of
 from eagle3lib.speeds import Source, Speed, break_even, measured_speeds
@@ -71,14 +71,14 @@ class ServingCost:
         root = alone.value.value
         return plans(rescaled(self.model, lambda n, ms: ms, lambda n, ms: root + (ms - root) * price), chains)
 
-    def batches(self, steps: int) -> list[AtBatch]:
+    def batches(self, shape: Shape) -> list[AtBatch]:
         """The answer by batch size: measured where two or more were, else by the roofline; [] without either."""
         if self.judged is None:
             return []
-        measured = by_batch(measured_models(self.speeds), self.lengths[self.judged], steps)
+        measured = by_batch(measured_models(self.speeds), self.lengths[self.judged], shape)
         if len(measured) > 1 or self.roofline is None or self.model.token_ms is None:
             return measured if len(measured) > 1 else []
-        return by_batch((self.roofline.moved(self.model, b) for b in BATCHES), self.lengths[self.judged], steps)
+        return by_batch((self.roofline.moved(self.model, b) for b in BATCHES), self.lengths[self.judged], shape)
 
     def speed_rows(self) -> list[dict]:
         """One row a measured speed."""

@@ -48,7 +48,8 @@ class ShapeLength:
         lengths = {"walk": self.walk.value, "low": self.walk.low, "high": self.walk.high}
         gain = {"gain": self.gain.value, "gain low": self.gain.low, "gain high": self.gain.high}
         counts = {"rounds": self.walk.count, "all starts": self.all_starts.value, "starts": self.starts}
-        shape = {"shape": self.shape.label, "verified nodes": self.shape.verified}
+        shape = {"shape": self.shape.label, "steps": self.shape.levels, "topk": self.shape.topk}
+        shape["verified nodes"] = self.shape.verified
         return {**shape, **lengths, **gain, **counts, "starts with ties": self.ties, "seconds": self.seconds}
 
 

@@ -53,7 +53,7 @@ def model_of(
 def found_by(model: CostModel | None, steps: int = 3, lengths=LENGTHS) -> dict[str, Finding]:
     made = plans(model, lengths) if model else []
     changes = levers(model, lengths, [RATE] * 8, 0.4) if model else []
-    return {f.code: f for f in check_cost(model, made, steps, "trained", changes)}
+    return {f.code: f for f in check_cost(model, made, Shape.chain(steps), "trained", changes)}
 
 
 def test_a_round_that_pays_is_found_right():
@@ -187,8 +187,8 @@ def test_levers_of_whole_rounds_leave_out_what_is_not_known_apart():
 def test_words_about_break_even():
     found = plans(model_of(5, 0.5, 5.0), LENGTHS)
     assert against_break_even(found, exact(10.0)) == "below break-even at K = 2 to K = 8; cannot be told at K = 1"
-    assert plan_at(found, 0).shape == OFF
-    assert told_apart(plan_at(found, 0), plan_at(found, 8))
+    assert plan_at(found, Shape.chain(0)).shape == OFF
+    assert told_apart(plan_at(found, Shape.chain(0)), plan_at(found, Shape.chain(8)))
 
 
 def test_a_measured_model_moves_with_the_batch_as_the_roofline_does():
@@ -201,7 +201,7 @@ def test_a_measured_model_moves_with_the_batch_as_the_roofline_does():
     assert wide > one
     assert moved.token_ms.value == pytest.approx(10)
     assert moved.round_ms(6).value.value == pytest.approx(15.5 + 10 * (2 * 64 * 7 * target.total / 1e11 / one - 1))
-    at = by_batch([roofline.moved(model, b) for b in (1, 64, 512)], LENGTHS, 3)
+    at = by_batch([roofline.moved(model, b) for b in (1, 64, 512)], LENGTHS, Shape.chain(3))
     assert at[0].gain > at[1].gain >= at[2].gain == 0
     assert at[1].off.speed.value == pytest.approx(6400)
     assert at[0].ratio.low < 1 + at[0].gain == at[0].ratio.value < at[0].ratio.high
@@ -219,7 +219,7 @@ def test_overhead_does_not_grow_with_the_batch():
     assert moved.token_ms.value == pytest.approx(10 + 2 * grown)
     bare = roofline.model(10, 0, 1)
     assert bare.token_ms.value == bare.round_ms(0).value.value == pytest.approx(10)
-    at = by_batch([roofline.moved(model, b) for b in (1, 8)], {Shape.chain(1): exact(1.01)}, 1)
+    at = by_batch([roofline.moved(model, b) for b in (1, 8)], {Shape.chain(1): exact(1.01)}, Shape.chain(1))
     assert gaining(at) == "Speculation gains nothing at batch 1, 8: switch it off"
 
 
@@ -227,9 +227,9 @@ def test_replayed_lengths_come_from_notebook_05():
     rows = [
         {"wiring": "trained", "K": k, "walk": 1.5 + k / 10, "low": 1.5, "high": 2.5, "rounds": 9} for k in range(1, 9)
     ]
-    tree = {"shape": "SGLang topk 2, steps 3, draft tokens 8", "gain": 0.2, "gain low": 0.1, "gain high": 0.3}
+    tree = {"steps": 3, "topk": 2, "verified nodes": 8, "gain": 0.2, "gain low": 0.1, "gain high": 0.3}
     tree |= {"walk": 3.0, "low": 2.5, "high": 3.5, "rounds": 4}
-    found = replayed_lengths({"acceptance_length": rows, "trees": [tree, tree | {"shape": "unknown"}]})["trained"]
+    found = replayed_lengths({"acceptance_length": rows, "trees": [tree, tree | {"topk": 1}]})["trained"]
     assert len(found) == 9
     assert found[Shape(3, 2, 8)].value == pytest.approx(2.2 + 0.2)
     assert found[Shape(3, 2, 8)].high == pytest.approx(2.4 + np.hypot(0.5, 0.1))
@@ -302,7 +302,7 @@ def test_a_case_s_cost_is_judged_as_trained(earlier):
     assert set(found.plans) == {"trained", "served"}
     assert cost_of(STORY, {}).judged is None
     assert cost_of(STORY, {}).levers == []
-    assert found.batches(3) == []
+    assert found.batches(Shape.chain(3)) == []
     assert 0 < found.head_share < 1
     then = {p.shape: p for p in found.explored(0.1, 0.5)}
     assert then[Shape.chain(1)].length.value == pytest.approx(1.7)
@@ -320,7 +320,7 @@ def test_a_roofline_times_what_no_round_was_measured_for(earlier, tmp_path):
     held = cost_of(CostSection(**told, baseline=130, points=[point]), earlier)
     assert held.model.round_ms(3).value.value == pytest.approx(2.2 / 150 * 1e3)
     assert held.model.token_ms.value == pytest.approx(1e3 / 130)
-    assert [at.batch for at in held.batches(3)][:3] == [1, 2, 4]
+    assert [at.batch for at in held.batches(Shape.chain(3))][:3] == [1, 2, 4]
     with pytest.raises(InputError, match="H200"):
         cost_of(CostSection(**told | {"device": "abacus"}), earlier)
 
@@ -330,7 +330,7 @@ def test_points_at_two_batches_answer_for_the_batch(earlier):
         CostPoint(steps=k, topk=1, batch=b, acceptance_length=2 if k else None, tokens_per_second=speed)
         for b, k, speed in ((1, 0, 100), (1, 1, 150), (1, 4, 140), (8, 0, 700), (8, 1, 600), (8, 4, 300))
     ]
-    found = cost_of(CostSection(points=points), earlier).batches(4)
+    found = cost_of(CostSection(points=points), earlier).batches(Shape.chain(4))
     assert [at.batch for at in found] == [1, 8]
     assert found[0].gain > 0
     assert found[1].best.shape == OFF
@@ -401,6 +401,6 @@ def test_the_explorer_of_a_single_round_moves_its_rates_alone():
     """What its nodes cost is not known, so their price changes nothing."""
     model = of_points((3, 30))
     cost = ServingCost(CostSection(), None, (), model, None, {"trained": LENGTHS}, {"trained": [RATE] * 8}, None)
-    cheap, dear = (plan_at(cost.explored(0.0, price), 3).speed.value for price in (0.25, 2.0))
+    cheap, dear = (plan_at(cost.explored(0.0, price), Shape.chain(3)).speed.value for price in (0.25, 2.0))
     assert cheap == dear
-    assert plan_at(cost.explored(0.1, 1.0), 3).speed.value > dear
+    assert plan_at(cost.explored(0.1, 1.0), Shape.chain(3)).speed.value > dear

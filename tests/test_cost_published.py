@@ -51,12 +51,12 @@ def test_a_roofline_bounds_what_was_measured():
     assert 1e3 / 133 * 0.5 < roofline.ms(1, 1) < 1e3 / 133 * 0.9  # kernels reach a half to nine tenths
     found = lengths([0.77, 0.55, 0.38, 0.29])
     bare = roofline.model(1e3 / 133, DRAFT_BYTES, 1)
-    bound = plan_at(plans(bare, found), 2).speed.value
+    bound = plan_at(plans(bare, found), Shape.chain(2)).speed.value
     assert 220 < bound < 300
     point = CostPoint(steps=2, topk=1, tokens_per_second=220, acceptance_length=2.32)
     known = measured_speeds(CostSection(points=[point]), None)[0]
     held = roofline.model(1e3 / 133, DRAFT_BYTES, 1, known)
-    assert plan_at(plans(held, found), 2).speed.value == pytest.approx(220)
+    assert plan_at(plans(held, found), Shape.chain(2)).speed.value == pytest.approx(220)
     left = held.round_ms(0).value.value - held.token_ms.value
     assert 1 < left < 4  # milliseconds of launches and synchronisation that no roofline tells
 
@@ -111,11 +111,11 @@ def test_speculation_gains_less_with_the_batch_and_is_switched_off():
     roofline = Roofline(DENSE, DEVICES["H100"])
     found = {Shape(5, 8, 32): exact(4.68), **lengths([0.77, 0.55, 0.38])}
     models = [roofline.model(None, DRAFT_BYTES, b) for b in (1, 8, 32, 64, 128, 256, 512)]
-    trees = [plans(m, found)[1].speed.value / plan_at(plans(m, found), 0).speed.value for m in models]
+    trees = [plans(m, found)[1].speed.value / plan_at(plans(m, found), Shape.chain(0)).speed.value for m in models]
     assert all(a >= b for a, b in zip(trees, trees[1:], strict=False))
     assert trees[0] > 373.25 / 158.34  # a roofline is a bound
     assert trees[3] < 1.38  # no tree of that width was served at batch 64
-    at = {a.batch: a for a in by_batch(models, found, 3)}
+    at = {a.batch: a for a in by_batch(models, found, Shape.chain(3))}
     assert at[64].gain > 0.38  # chains are what is left
     assert at[1].gain >= at[64].gain > at[512].gain == 0
     assert at[512].best.shape.steps == 0

@@ -15,11 +15,13 @@ from eagle3lib.checks.compared import check_compared, check_recording
 from eagle3lib.checks.served import check_not_compared, check_settings
 from eagle3lib.ecosystems import ENGINES
 from eagle3lib.findings import Severity
+from eagle3lib.investigation import Investigation
 from eagle3lib.recorded_serving import read_recorded_serving
 from eagle3lib.served_answer import held, held_all, recorded
 from eagle3lib.served_numbers import of_length, of_log
-from eagle3lib.served_settings import Replays
+from eagle3lib.served_settings import Replays, served_round
 from eagle3lib.serving import read_served
+from eagle3lib.tree_shapes import TreeShape
 
 LLAMA = "-m t -md d --spec-type draft-eagle3 --spec-draft-n-max 3"
 DATA = Path(__file__).parent.parent / "data" / "smollm2"
@@ -131,7 +133,8 @@ def test_recorded_runs_are_the_replay_of_their_own_tokens():
     recording = read_recorded_serving(DATA / "served.json")
     finding = check_recording(of_recording(recording, None))
     assert (finding.code, finding.severity) == ("served.recorded_agrees", Severity.OK)
-    assert len(finding.evidence) == 6  # the sampled run is left out
+    greedy = [run for run in recording.runs if run.temperature == 0]
+    assert len(finding.evidence) == len(greedy) < len(recording.runs)  # the sampled run is left out
     run = recording.run("K4")
     broken = run.model_copy(
         update={
@@ -180,3 +183,21 @@ def test_a_case_s_logs_and_length_are_all_held(tmp_path, case):
     answers = held_all(whole, [log], [], case, STEPS)
     assert [a.numbers.label for a in answers] == ["server.log, llama.cpp round line", "served.acceptance_length"]
     assert json.dumps([check_compared(a.found).to_json() for a in answers])
+
+
+@pytest.mark.parametrize(
+    ("served", "shape"),
+    [
+        ('launch = "--speculative-algorithm EAGLE3 --speculative-num-steps 3 --speculative-eagle-topk 2'
+         ' --speculative-num-draft-tokens 8"', TreeShape.sglang(3, 2, 8)),
+        ('launch = "--speculative-algorithm EAGLE3 --speculative-num-steps 1 --speculative-eagle-topk 1'
+         ' --speculative-num-draft-tokens 16"\nsteps = 4', TreeShape.chain(1)),
+        ("steps = 5", TreeShape.chain(5)),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_the_served_round_is_the_launch_s_before_the_case_s(tmp_path, served, shape):
+    case = toys.write_case(tmp_path / "case")
+    text = case.read_text(encoding="utf-8").partition("[served]")[0]
+    case.write_text(f'{text}[served]\nengine = "sglang"\n{served}\n', encoding="utf-8")
+    assert served_round(Investigation(load_case(case), "cpu")) == shape

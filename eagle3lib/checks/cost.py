@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from eagle3lib.checks.speeds import below_a_token, falling
 from eagle3lib.findings import Finding, Severity
 from eagle3lib.levers import Lever
-from eagle3lib.plans import Plan, best, plan_at, told_apart
+from eagle3lib.plans import OFF, Plan, Shape, best, plan_at, told_apart
 from eagle3lib.speeds import break_even, shown
 from eagle3lib.throughput import CostModel
 
@@ -17,22 +17,22 @@ WORTH = 0.03
 
 
 def check_cost(
-    model: CostModel | None, found: Sequence[Plan], steps: int, wiring: str, changes: Sequence[Lever]
+    model: CostModel | None, found: Sequence[Plan], shape: Shape, wiring: str, changes: Sequence[Lever]
 ) -> list[Finding]:
     """Whether speculation pays, which length would be faster, and what cannot be told.
 
     Args:
         model: of the server's rounds; None where no speed is known.
         found: every plan of the judged wiring.
-        steps: the served draft length K, a chain.
+        shape: what the server drafts and verifies.
         wiring: whose acceptance length is judged, so that a fault of the wiring is not counted again here.
         changes: as `levers` gives them.
     """
     if model is None or model.token_ms is None:
         return [_unmeasured(model)]
-    served = plan_at(found, steps)
+    served = plan_at(found, shape)
     if served is None:
-        return [_no_round(steps, model)]
+        return [_no_round(shape, model)]
     if not model.measured:
         return [_only_assumed(model, served)]
     return [
@@ -54,16 +54,16 @@ def _unmeasured(model: CostModel | None) -> Finding:
     )
 
 
-def _no_round(steps: int, model: CostModel) -> Finding:
+def _no_round(shape: Shape, model: CostModel) -> Finding:
     known = [nodes for nodes, _ in model.rounds.known]
     return Finding(
         "cost.no_round",
         NOTE,
-        f"Cannot tell what a round of K = {steps} costs at batch {model.batch}, or what it yields",
-        "It takes speeds at two draft shapes, or one of this length, and a replay of this length.",
+        f"Cannot tell what a round of {shape.label} costs at batch {model.batch}, or what it yields",
+        "It takes speeds at two draft shapes, or one of this shape, and a replay of this shape.",
         f"Serve at two draft lengths, {model.batch} at once, and state each as [[cost.points]]: steps, topk,"
         " draft_tokens, tokens_per_second and acceptance_length.",
-        {"steps": steps, "batch": model.batch, "draft_tokens_measured": known},
+        {**_asked(shape), "batch": model.batch, "draft_tokens_measured": known},
     )
 
 
@@ -72,12 +72,12 @@ def _only_assumed(model: CostModel, served: Plan) -> Finding:
     return Finding(
         "cost.only_assumed",
         NOTE,
-        f"Cannot tell whether speculation pays at K = {served.shape.steps}: no round was measured, and by a roofline it"
+        f"Cannot tell whether speculation pays at {served.shape.label}: no round was measured, and by a roofline it"
         f" costs {needed.value:.2f} tokens' time and yields {served.length.value:.2f}",
         "A roofline is the least that reading and multiplying take: launches, synchronisation and slower kernels come"
         " on top, and most often decide.",
         "Serve without a draft and at this draft length, and state both speeds.",
-        {"steps": served.shape.steps, "break_even": needed.numbers, "assumed": list(model.assumed)},
+        {**_asked(served.shape), "break_even": needed.numbers, "assumed": list(model.assumed)},
     )
 
 
@@ -86,20 +86,20 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
     needed = break_even(took, token)
     evidence = {
         "wiring": wiring,
-        "steps": served.shape.steps,
+        **_asked(served.shape),
         "acceptance_length": length.numbers,
         "break_even": needed.numbers,
         "round_ms": took.numbers,
         "round_source": str(served.source),
         "token_ms": token.numbers,
         "tokens_per_second": served.speed.numbers,
-        "without_speculation": plan_at(found, 0).speed.numbers,
+        "without_speculation": plan_at(found, OFF).speed.numbers,
     }
     if not length.has_interval or (length.low <= needed.high and length.high >= needed.low):
         return Finding(
             "cost.cannot_tell",
             NOTE,
-            f"Cannot tell whether speculation pays at K = {served.shape.steps}: a round yields {length:.2f} and has to"
+            f"Cannot tell whether speculation pays at {served.shape.label}: a round yields {length:.2f} and has to"
             f" yield {shown(needed, '.2f')}",
             "The two intervals overlap, or the acceptance length has none.",
             "Measure both speeds over more requests, and dump more responses.",
@@ -109,7 +109,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
         return Finding(
             "cost.pays",
             OK,
-            f"Speculation pays at K = {served.shape.steps}: a round yields {length.value:.2f} tokens and costs"
+            f"Speculation pays at {served.shape.label}: a round yields {length.value:.2f} tokens and costs"
             f" {needed.value:.2f}",
             f"{served.speed.value / evidence['without_speculation'][0]:.2f} times the speed without a draft.",
             evidence=evidence,
@@ -123,7 +123,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
             "cost.fixed_cost",
             FAULT,
             f"The fixed cost of a round is too high, {root.value.value:.1f} of its {took.value:.1f} ms: at"
-            f" K = {served.shape.steps} it costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
+            f" {served.shape.label} it costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
             f" {wiring}",
             f"Most of what a round costs beyond a token's {token.value:.1f} ms is spent before anything is drafted: a"
             " draft that runs without graphs, synchronisation, or a verification that is not served by the decoding"
@@ -134,7 +134,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
     return Finding(
         "cost.does_not_pay",
         FAULT,
-        f"At K = {served.shape.steps} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
+        f"At {served.shape.label} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
         f" {wiring}",
         f"{served.speed.value:.1f} tokens/s with the draft, {evidence['without_speculation'][0]:.1f} without."
         + (
@@ -148,7 +148,7 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
 
 
 def _remedy(found: Sequence[Plan], changes: Sequence[Lever]) -> str:
-    off, fastest = plan_at(found, 0), best(found)
+    off, fastest = plan_at(found, OFF), best(found)
     drafting = best([p for p in found if p.shape.steps])
     if fastest.shape.steps and told_apart(fastest, off):
         advice = f"Serve {fastest.shape.label}: {shown(fastest.speed)} tokens/s, {off.speed.value:.1f} without a draft."
@@ -168,7 +168,7 @@ def _remedy(found: Sequence[Plan], changes: Sequence[Lever]) -> str:
 
 def _length(found: Sequence[Plan], served: Plan) -> list[Finding]:
     """A length that is too long or too short; nothing where no other is faster, or where serving without a draft is."""
-    off, fastest = plan_at(found, 0), best([p for p in found if p.shape.steps])
+    off, fastest = plan_at(found, OFF), best([p for p in found if p.shape.steps])
     gain = fastest.speed.value / served.speed.value - 1
     better_off = off.speed.value > fastest.speed.value and told_apart(off, fastest)
     if fastest.shape.topk > 1 or gain < WORTH or better_off:
@@ -178,12 +178,13 @@ def _length(found: Sequence[Plan], served: Plan) -> list[Finding]:
         Finding(
             "cost.too_long" if longer else "cost.too_short",
             RISK if told_apart(fastest, served) else NOTE,
-            f"{fastest.shape.label} would be {gain:.0%} faster than K = {served.shape.steps}:"
+            f"{fastest.shape.label} would be {gain:.0%} faster than {served.shape.label}:"
             f" {fastest.speed.value:.1f} instead of {served.speed.value:.1f} tokens/s",
             "One more draft token pays while its survival, in tokens, is worth more than the time it adds.",
-            f"Set the draft length to {fastest.shape.steps}.",
+            f"Set the draft length to {fastest.shape.steps}"
+            + ("." if served.shape.topk == 1 else ", as a chain (topk 1)."),
             {
-                "steps": served.shape.steps,
+                **_asked(served.shape),
                 "tokens_per_second": served.speed.numbers,
                 "best_steps": fastest.shape.steps,
                 "best_tokens_per_second": fastest.speed.numbers,
@@ -191,6 +192,12 @@ def _length(found: Sequence[Plan], served: Plan) -> list[Finding]:
             },
         )
     ]
+
+
+def _asked(shape: Shape) -> dict[str, int]:
+    """What the engine is told; a chain's steps alone."""
+    tree = {"topk": shape.topk, "draft_tokens": shape.nodes} if shape.topk > 1 else {}
+    return {"steps": shape.steps, **tree}
 
 
 def _not_separated(model: CostModel) -> Finding:
