@@ -373,6 +373,8 @@ def test_the_notebook_on_the_published_speeds(tmp_path, earlier):
     (tmp_path / "alone").mkdir()
     alone = run(POINTS, tmp_path / "alone", None)
     assert {f["code"] for f in alone["findings"]} == {"cost.no_round"}
+    assert "Run notebook 05" in alone["findings"][0]["remedy"]
+    assert re.match(r"As measured, against the speed without a draft: .* 0\.\d\d times", alone["answer"])
 
 
 def test_the_notebook_by_a_roofline(tmp_path, earlier):

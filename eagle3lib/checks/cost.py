@@ -56,13 +56,21 @@ def _unmeasured(model: CostModel | None) -> Finding:
 
 def _no_round(steps: int, model: CostModel) -> Finding:
     known = [nodes for nodes, _ in model.rounds.known]
+    if len(known) > 1:
+        meaning = "What it costs follows from the speeds that are stated; what it yields takes a replay of this length."
+        remedy = f"Run notebook 05 on a greedy dump, with max_steps of {steps} or more, and this notebook after it."
+    else:
+        meaning = "It takes speeds at two draft shapes, or one of this length, and a replay of this length."
+        remedy = (
+            f"Serve at two draft lengths, {model.batch} at once, and state each as [[cost.points]]: steps, topk,"
+            " draft_tokens, tokens_per_second and acceptance_length."
+        )
     return Finding(
         "cost.no_round",
         NOTE,
         f"Cannot tell what a round of K = {steps} costs at batch {model.batch}, or what it yields",
-        "It takes speeds at two draft shapes, or one of this length, and a replay of this length.",
-        f"Serve at two draft lengths, {model.batch} at once, and state each as [[cost.points]]: steps, topk,"
-        " draft_tokens, tokens_per_second and acceptance_length.",
+        meaning,
+        remedy,
         {"steps": steps, "batch": model.batch, "draft_tokens_measured": known},
     )
 
