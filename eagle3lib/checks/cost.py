@@ -142,8 +142,8 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
     return Finding(
         "cost.does_not_pay",
         FAULT,
-        f"At K = {served.shape.steps} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
-        f" {wiring}",
+        f"Speculation does not pay at K = {served.shape.steps}: a round costs {needed.value:.2f} tokens' time and"
+        f" yields {length.value:.2f} as {wiring}",
         f"{served.speed.value:.1f} tokens/s with the draft, {evidence['without_speculation'][0]:.1f} without."
         + (
             " What a round costs beyond a token is mostly what its nodes cost, drafted and verified."
