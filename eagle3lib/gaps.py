@@ -138,7 +138,7 @@ def _served_gaps(seen: Survey) -> Iterator[Gap]:
     ):
         if not getattr(served, field):
             yield Gap(f"the server's {'log' if field == 'logs' else 'flags'}", option, allows)
-    if served.acceptance_length is None:
+    if served.acceptance_length is None and not served.logs:  # which mostly hold it
         yield Gap(
             "the acceptance length that the engine printed",
             "served.acceptance_length and served.steps in the case",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3lib import ecosystems
-from eagle3lib.boundaries import FINAL_NORMED, boundary_name, in_depth_order
+from eagle3lib.boundaries import FINAL_NORMED, Boundary, boundary_name, in_depth_order
 from eagle3lib.case_fields import CaseSection, case_sections
 from eagle3lib.case_text import toml_value
 from eagle3lib.findings import quantity
@@ -159,25 +159,43 @@ def _boundaries(seen: Survey, dump: DumpSeen) -> tuple[list, str]:
         return list(dump.boundaries), f"{proved}{source}{against}"
     fitting = [supposed for supposed in _suppositions(seen, dump) if dump.agrees(supposed)]
     if fitting:
+        by = "their number" if fitting[0] == _every(seen, dump) else "the layer ids"
         others = "".join(f", or {other}" for other in fitting[1:])
-        return fitting[0], f"{proved}Supposed by the layer ids{others}; 02 proves or refutes it. {dump.trouble}"
+        return fitting[0], f"{proved}Supposed by {by}{others}; 02 proves or refutes it. {dump.trouble}"
     return [], f"{proved}Of the {quantity(n_states, 'state')}, in stored order. {dump.trouble}"
 
 
 def _suppositions(seen: Survey, dump: DumpSeen) -> list[list]:
     """What dumps usually hold: what feeds `fc` in training, in serving too, the embedding, the last state; first
     those with a last state where one is proved, and those without where none is."""
-    if seen.trained is None:
-        return []
-    slots, shape = seen.trained.wiring.slots, seen.investigation.shape
+    every = _every(seen, dump)
+    if every or seen.trained is None:
+        return [every] if every else []
+    slots = seen.trained.wiring.slots
     both = list(in_depth_order({*slots, *(seen.served.wiring.slots if seen.served else ())}))
-    last = [possible[0] for possible in dump.proved.values() if possible != (0,)]
-    usual = last or [FINAL_NORMED if dump.stored.last_normed else shape.n_layers]
+    last = _proved_last(dump)
+    usual = last or [_usual_last(seen, dump)]
     found = []
     for tail in (usual, []) if last else ([], usual):
         for held in (list(slots), both):
             found += [[*held, *tail], [*[0] * (0 not in held), *held, *tail]]
     return [supposed for i, supposed in enumerate(found) if supposed not in found[:i]]
+
+
+def _every(seen: Survey, dump: DumpSeen) -> list:
+    """Every boundary, where a dump holds as many states; else none."""
+    shape = seen.investigation.shape
+    if shape is None or len(dump.stored.states) != shape.n_layers + 1:
+        return []
+    return [*range(shape.n_layers), *(_proved_last(dump) or [_usual_last(seen, dump)])]
+
+
+def _proved_last(dump: DumpSeen) -> list[Boundary]:
+    return [possible[0] for possible in dump.proved.values() if possible != (0,)]
+
+
+def _usual_last(seen: Survey, dump: DumpSeen) -> Boundary:
+    return FINAL_NORMED if dump.stored.last_normed else seen.investigation.shape.n_layers
 
 
 def _served(seen: Survey, folder: Path, section: CaseSection) -> list[str]:

@@ -106,6 +106,8 @@ def _show(seen: Survey, out: Path, console: Console) -> None:
         console.print("Missing, and what each would allow, by notebook:", style="bold")
     for gap in missing:
         console.print(f"  {escape(gap.what)} ({escape(gap.give)})\n      {escape(gap.allows)}")
-    only = " --only 01" if not seen.usable else " --only 01,02" if lacks_weights(seen) else ""
+    only = "" if seen.usable and not lacks_weights(seen) else " --only 01" + ",02" * bool(seen.usable)
+    if only and seen.case.served and seen.case.served.logs:
+        only += ",05"  # what the logs say stands alone
     script = os.path.join(os.curdir, os.path.relpath(PROJECT_ROOT / "run_all.sh"))  # in whatever environment suffices
     console.print(f"Next    {escape(shlex.quote(script))} --case {escape(shlex.quote(str(out)))}{only}")

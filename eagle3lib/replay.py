@@ -49,7 +49,7 @@ def replayable(inv: Investigation, searched: Sequence[Boundary] | None) -> Repla
         fed = replace(fed, slots=tuple(searched)) if fed else Wiring(tuple(searched))
     known = {"trained": fed, "served": inv.served.wiring if inv.served else None}
     wirings = {name: wiring for name, wiring in known.items() if wiring}
-    n_slots, left_open = inv.draft.config.n_slots, []
+    n_slots, left_open = inv.pass_config.n_slots, []
 
     def leave_open(name: str, needs: str) -> None:
         wirings.pop(name)

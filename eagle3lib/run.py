@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from eagle3lib.case import load_case
 from eagle3lib.console import RunProgress, ended_line, plain_console, summary
+from eagle3lib.device import resolve_device
 from eagle3lib.errors import InputError
 from eagle3lib.execution import Outcome, Status, execute
 from eagle3lib.findings import Severity
@@ -40,7 +41,7 @@ HideOption = Annotated[bool, typer.Option("--hide-text", help="Show no prompt or
 
 def run(
     case: Annotated[Path, typer.Option(help="The case to investigate.")] = BUNDLED_CASE,
-    out: Annotated[Path | None, typer.Option(help="The report's folder [reports/CASE].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The report's folder; else reports/NAME.")] = None,
     only: OnlyOption = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     settings: SetOption = None,
@@ -51,8 +52,9 @@ def run(
 ) -> None:
     """Run the notebooks on a case and write an HTML report.
 
-    A run that was stopped or that failed goes on when the same command is given again: notebooks that it finished
-    are kept as long as the case, the files it names (by size and time), the parameters, the notebooks and this
+    A run that was stopped or that failed goes on when the same command is
+    given again: notebooks that it finished are kept as long as the case, the
+    files it names (by size and time), the parameters, the notebooks and this
     package are unchanged. A run that came to its end is made anew.
     """
     limit = Severity(fail_on) if fail_on else None
@@ -79,6 +81,7 @@ def run_notebooks(
         notebooks = find_notebooks(folder)
         selected = select(notebooks, only)
         values = parse_settings(settings or [], selected, notebooks)
+        resolve_device(device)  # refused before the folder is cleared
         out = (out or PROJECT_ROOT / "reports" / file_name(loaded.name)).expanduser().absolute()
         if hidden:
             hide_text(values, selected, notebooks, out)

@@ -80,7 +80,7 @@ def test_dear_nodes_are_named():
     """Nothing is fixed beyond a token; every node costs half a token, as on a processor without room to spare."""
     fault = found_by(model_of(5, 0.5, 5.0), steps=6)["cost.does_not_pay"]
     assert fault.severity == Severity.FAULT
-    assert fault.title.startswith("At K = 6 a round costs 4.30 tokens' time and yields 2.4")
+    assert fault.title.startswith("Speculation does not pay at K = 6: a round costs 4.30 tokens' time and yields 2.4")
     assert "verified node costs half" in fault.remedy
 
 
@@ -385,6 +385,8 @@ def test_the_notebook_on_the_published_speeds(tmp_path, earlier):
     (tmp_path / "alone").mkdir()
     alone = run(POINTS, tmp_path / "alone", None)
     assert {f["code"] for f in alone["findings"]} == {"cost.no_round"}
+    assert "Run notebook 05" in alone["findings"][0]["remedy"]
+    assert re.match(r"As measured, against the speed without a draft: .* 0\.\d\d times", alone["answer"])
 
 
 def test_the_notebook_by_a_roofline(tmp_path, earlier):

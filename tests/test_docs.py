@@ -118,7 +118,10 @@ def test_cases_that_are_shown_have_fields_that_exist(page):
         for name, value in tomllib.loads(block).items():
             for table in value if isinstance(value, list) else [value]:
                 if isinstance(table, dict):
-                    assert set(table) <= known[name], (page.name, name, set(table) - known[name])
+                    within = {field for field in table if f"{name}.{field}" in known}
+                    assert set(table) - within <= known[name], (page.name, name, set(table) - known[name])
+                    for field in within:
+                        assert all(set(row) <= known[f"{name}.{field}"] for row in table[field]), (page.name, field)
                 else:
                     assert name in known[""], (page.name, name)
 

@@ -29,6 +29,12 @@ from eagle3lib.run import NOTEBOOKS
 
 BUNDLED = load_case(CASE)
 TARGET = CASE.parent / "target" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+#: Of SGLang.
+LOG = "".join(
+    f"[2026-08-01 10:02:0{i}] Decode batch. #running-req: 1, #token: 512, token usage: 0.00, accept len: 1.5{i}, accept"
+    f" rate: 0.3{i}, cuda graph: True, gen throughput (token/s): 112.31, #queue-req: 0\n"
+    for i in range(9)
+)
 
 
 def new(*arguments: object):
@@ -131,6 +137,17 @@ def test_dumps_of_every_layout_are_used_or_say_what_to_fill_in(layout, tmp_path)
     path.write_text(f'[draft]\npath = "draft"\n[target]\npath = "target"\n[[dumps]]\n{body}\n')
     inv = Investigation(load_case(path))
     assert len(list(inv.open(inv.case.dumps[0]))) == 3
+
+
+def test_as_many_states_as_boundaries_are_supposed_to_be_every_one(tmp_path):
+    """Of a draft whose config.json holds no ids."""
+    toys.write_target(tmp_path / "target")
+    every = tuple(range(toys.N_LAYERS + 1))
+    toys.write_current_dump(tmp_path / "dump", [toys.make_sample()], every)
+    given = ["--draft", draft_of(tmp_path, "eagle"), "--target", tmp_path / "target", "--dump", tmp_path / "dump"]
+    _, text, _ = made(tmp_path, *given)
+    assert filled(dump_lines(text))["boundaries"] == list(every)
+    assert "Supposed by their number" in unfolded(text)
 
 
 def test_axes_that_sizes_leave_open_are_asked_for(tmp_path):
@@ -314,6 +331,23 @@ def test_the_next_command_is_there(tmp_path, monkeypatch):
     assert Path(script).resolve() == ROOT / "run_all.sh"
     assert parsed(["./run_all.sh", *options]) == "run"
     assert Path(options[options.index("--case") + 1]).resolve() == tmp_path / "case.toml"
+
+
+def test_logs_are_read_by_the_next_command_and_are_not_missing(tmp_path):
+    (tmp_path / "server.log").write_text(LOG)
+    given = ["--draft", draft_of(tmp_path, "specforge"), "--engine", "sglang"]
+    _, _, printed = made(tmp_path, *given)
+    assert printed.endswith("--only 01\n") and "the acceptance length that the engine printed" in printed
+    _, _, printed = made(tmp_path, *given, "--server-log", tmp_path / "server.log", "--force")
+    assert printed.endswith("--only 01,05\n") and "the acceptance length that the engine printed" not in printed
+
+
+def test_notebook_05_answers_for_logs_and_a_draft_without_an_embedding(tmp_path):
+    (tmp_path / "server.log").write_text(LOG)
+    given = ["--draft", draft_of(tmp_path, "specforge"), "--engine", "sglang", "--server-log", tmp_path / "server.log"]
+    record = run_page("05_acceptance_length", made(tmp_path, *given)[0].path, tmp_path / "out")
+    assert "served.log_read" in [finding["code"] for finding in record["findings"]]
+    assert record["answer"].startswith("Tokens a round as the server says, bonus included: 1.54 in server.log;")
 
 
 def run_page(name: str, case: Path, out: Path) -> dict:

@@ -272,11 +272,26 @@ def test_bad_arguments_give_2_and_one_sentence(workplace, options, sentence):
     assert not ran.out.exists()
 
 
+def test_a_device_that_is_none_leaves_the_report_as_it_was(workplace):
+    report = run(workplace, "kept", only="1", settings=["steps=6"])
+    before = sorted(path.name for path in report.out.rglob("*"))
+    assert before
+    ran = run(workplace, "kept", only="1", settings=["steps=6"], device="tpu")
+    assert ran.code == 2 and ran.printed.count("\n") == 1 and "found 'tpu'" in ran.printed
+    assert sorted(path.name for path in report.out.rglob("*")) == before
+
+
 def test_the_command_line_passes_codes_on(workplace):
     done = CliRunner().invoke(app, ["run", "--case", str(workplace / "none.toml")])
     assert done.exit_code == 2
     assert "Expected a case file at" in done.stderr
     assert CliRunner().invoke(app, ["run", "--fail-on", "note"]).exit_code == 2
+
+
+def test_help_names_the_folder_that_a_report_goes_to():
+    """Words in square brackets would be taken for markup, and left out."""
+    done = CliRunner().invoke(app, ["run", "--help"])
+    assert "reports/NAME" in done.stdout
 
 
 def test_a_table_is_left_as_csv_that_a_spreadsheet_does_not_run(first):

@@ -12,12 +12,14 @@ import toys
 import written
 from complaints import complaint
 
+from eagle3lib import taps
 from eagle3lib.acceptance import Rates
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.case import load_case
 from eagle3lib.case_text import case_text
 from eagle3lib.checks.compared import check_compared
 from eagle3lib.checks.served import check_forecast
+from eagle3lib.investigation import Investigation
 from eagle3lib.run import NOTEBOOKS
 from eagle3lib.sample import Sample
 from eagle3lib.served_comparison import compare
@@ -142,6 +144,20 @@ def test_without_a_server_s_number_a_forecast_is_given():
 def test_an_estimate_s_text_follows_its_format():
     assert f"{Estimate(1.234, 1, 1.5, 3):.2f}" == "1.23 [1.00, 1.50]"
     assert str(Estimate(1.234, 1, 1.5, 3)) == "1.234 [1.000, 1.500]"
+
+
+def test_a_recording_is_compared_beside_the_trainer_s_number(tmp_path):
+    """The answer is the same with it as without it."""
+    toys.write_current_dump(tmp_path / "dump", [toys.make_sample(i) for i in TWO], STORED)
+    lines = [f"boundaries = {list(STORED)}"]
+    alone = page("03_manual_forward", tmp_path, lines)
+    inv = Investigation(load_case(tmp_path / "case.toml"))
+    sample = inv.samples(toys.SLOTS)[1]
+    (activations,) = taps.record(inv.draft, sample, inv.trained.wiring)
+    file = taps.save_activations(tmp_path / "recorded.safetensors", activations, sample.token_ids[1:])
+    record = page("03_manual_forward", tmp_path, lines, recorded_activations=str(file))
+    assert "served.activations_agree" in [finding["code"] for finding in record["findings"]]
+    assert record["answer"] == alone["answer"]
 
 
 def test_lists_in_a_side_table_are_slices_like_any_value(tmp_path):

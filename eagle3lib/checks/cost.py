@@ -56,13 +56,23 @@ def _unmeasured(model: CostModel | None) -> Finding:
 
 def _no_round(shape: Shape, model: CostModel) -> Finding:
     known = [nodes for nodes, _ in model.rounds.known]
+    if len(known) > 1:
+        meaning = "What it costs follows from the speeds that are stated; what it yields takes a replay of this length."
+        remedy = (
+            f"Run notebook 05 on a greedy dump, with max_steps of {shape.steps} or more, and this notebook after it."
+        )
+    else:
+        meaning = "It takes speeds at two draft shapes, or one of this length, and a replay of this length."
+        remedy = (
+            f"Serve at two draft lengths, {model.batch} at once, and state each as [[cost.points]]: steps, topk,"
+            " draft_tokens, tokens_per_second and acceptance_length."
+        )
     return Finding(
         "cost.no_round",
         NOTE,
         f"Cannot tell what a round of {shape.label} costs at batch {model.batch}, or what it yields",
-        "It takes speeds at two draft shapes, or one of this shape, and a replay of this shape.",
-        f"Serve at two draft lengths, {model.batch} at once, and state each as [[cost.points]]: steps, topk,"
-        " draft_tokens, tokens_per_second and acceptance_length.",
+        meaning,
+        remedy,
         {**_asked(shape), "batch": model.batch, "draft_tokens_measured": known},
     )
 
@@ -134,8 +144,8 @@ def _pays(model: CostModel, served: Plan, found: Sequence[Plan], wiring: str, ch
     return Finding(
         "cost.does_not_pay",
         FAULT,
-        f"At {served.shape.label} a round costs {needed.value:.2f} tokens' time and yields {length.value:.2f} as"
-        f" {wiring}",
+        f"Speculation does not pay at {served.shape.label}: a round costs {needed.value:.2f} tokens' time and yields"
+        f" {length.value:.2f} as {wiring}",
         f"{served.speed.value:.1f} tokens/s with the draft, {evidence['without_speculation'][0]:.1f} without."
         + (
             " What a round costs beyond a token is mostly what its nodes cost, drafted and verified."

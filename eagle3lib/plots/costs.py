@@ -22,7 +22,7 @@ def rounds(speeds: Sequence[Speed], model: CostModel, title: str) -> Figure:
     """Measured rounds by verified nodes, split where a profile splits them; the line between; a token's time."""
     shown = [s for s in speeds if s.steps != 0 and s.nodes is not None and s.batch == model.batch]
     look = (
-        "Look at how little of a bar grows with its nodes: what is left at one node is paid whatever is drafted."
+        "Look at how much of a bar grows with its nodes: what is left at one node is paid whatever is drafted."
         " The dashed line is a token without a draft, with its interval; whiskers are intervals of the round."
     )
     figure, (axes,) = figure_of(3.4, title=title, look=look)
