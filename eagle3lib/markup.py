@@ -71,8 +71,14 @@ def _align(right: bool) -> str:
     return ' class="number"' if right else ""
 
 
+#: Characters of a text that a table does not fold: a wiring's name, a version.
+SHORT = 24
+
+
 def _cell(value: Any, right: bool) -> str:
-    return f"<td{_align(right)}>{escape(format_value(value))}</td>"
+    text = format_value(value)
+    short = ' class="short"' if not right and len(text) <= SHORT else ""
+    return f"<td{_align(right)}{short}>{escape(text)}</td>"
 
 
 def finding_html(finding: Finding) -> str:
