@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +130,8 @@ def _since(before: Sequence[tuple[Shape, Window]], shape: Shape, now: Window) ->
         raise InputError("The server's counters fell while it was asked, as after a restart; ask again.")
     drafted = None if None in (now.drafted, then.drafted) else now.drafted - then.drafted  # type: ignore[operator]
     survived = tuple(a - b for a, b in zip(*padded, strict=True))
-    return replace(
-        now, rounds=now.rounds - then.rounds, accepted=now.accepted - then.accepted, drafted=drafted, survived=survived
+    return now._replace(
+        rounds=now.rounds - then.rounds, accepted=now.accepted - then.accepted, drafted=drafted, survived=survived
     )
 
 
