@@ -389,6 +389,12 @@ def test_the_notebook_on_the_published_speeds(tmp_path, earlier):
     assert re.match(r"As measured, against the speed without a draft: .* 0\.\d\d times", alone["answer"])
 
 
+def test_the_notebook_asks_for_the_shape_of_a_point_that_does_not_tell_it(tmp_path):
+    """Steps without topk may be a chain or a tree: the point is shown, and times no round."""
+    found = run(POINTS.replace("steps = 1\ntopk = 1", "steps = 3"), tmp_path, None)
+    assert any("topk" in one["needs"] and "56.8" in one["question"] for one in found["unanswered"])
+
+
 def test_the_notebook_by_a_roofline(tmp_path, earlier):
     """Nothing measured: every number says that it is assumed."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))

@@ -342,6 +342,17 @@ def test_logs_are_read_by_the_next_command_and_are_not_missing(tmp_path):
     assert printed.endswith("--only 01,05\n") and "the acceptance length that the engine printed" not in printed
 
 
+def test_a_log_that_tells_nothing_is_refused_and_one_that_shows_the_flags_asks_for_none(tmp_path):
+    log = tmp_path / "server.log"
+    given = ["--draft", draft_of(tmp_path, "specforge"), "--engine", "sglang", "--server-log", log]
+    log.write_text("INFO: all is well\n" * 9)
+    assert "tells nothing of speculation" in refused(*given, "--out", tmp_path / "case.toml")
+    log.write_text(LOG)
+    assert "--server-flags" in made(tmp_path, *given)[2]
+    log.write_text("server_args=ServerArgs(model_path='t', speculative_num_steps=3, speculative_eagle_topk=1)\n" + LOG)
+    assert "--server-flags" not in made(tmp_path, *given, "--force")[2]
+
+
 def test_notebook_05_answers_for_logs_and_a_draft_without_an_embedding(tmp_path):
     (tmp_path / "server.log").write_text(LOG)
     given = ["--draft", draft_of(tmp_path, "specforge"), "--engine", "sglang", "--server-log", tmp_path / "server.log"]

@@ -44,7 +44,7 @@ def check_forecast(
         Finding(
             "served.forecast",
             NOTE,
-            f"A server should show {expected.value:.2f} at K = {steps}; the case holds no number of one",
+            f"A server should show {expected.value:.2f} at K = {steps}; the case names no number that one showed",
             "The replay forecasts the chain's acceptance length along the walk, greedy, bonus included.",
             "Give the server's log in served.logs, or served.acceptance_length as the engine printed it, to have the"
             " two compared.",
