@@ -57,7 +57,8 @@ def test_verdict_names_the_wiring(report: Path) -> None:
     assert patches["vLLM (V2 runner)"]["ids"] == patches["llama.cpp"]["ids"] == list(TRAINED)
     faults = [f for f in verdict["findings"] if f["severity"] == "fault"]
     assert [f["code"] for f in faults] == ["wiring.served_differs", "cost.does_not_pay"]
-    assert verdict["sentence"].endswith(f"; besides, {faults[1]['title'].replace('At', 'at', 1)}.")
+    title = faults[1]["title"]
+    assert verdict["sentence"].endswith(f"; besides, {title[0].lower()}{title[1:]}.")
 
 
 def test_serving_cost_predicts_each_length_and_finds_none_that_pays(report: Path) -> None:
