@@ -350,7 +350,7 @@ def test_prepare_would_write_the_committed_samples_again():
 
     target = living_target()
     for name, temperature in (("every", 0.0), ("sampled", prepare.TEMPERATURE)):
-        stored = {"every": tuple(range(target.n_layers + 1)), "sampled": prepare.FIVE}[name]
+        stored = {"every": tuple(range(target.n_layers + 1)), "sampled": prepare.FOUR}[name]
         held = next(iter(open_dump(CASE.parent / "dumps" / name, stored)))
         prompt = held.token_ids[: held.turns[0].begin].tolist()
         token_ids, _ = prepare._answer(target, prompt, temperature)

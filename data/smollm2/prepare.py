@@ -36,6 +36,7 @@ BATCH = 96  # prompts of one length answered together
 STATES = (3, 16, 30)  # kept of the training answers; B(0) is the embedding row
 EPOCHS = 3
 FIVE = (0, 3, 16, 28, 30)
+FOUR = (0, 3, 16, 30)
 LISTED = (0, 3, 16, 28)
 TEMPERATURE = 0.8
 #: Response tokens that each dump holds at least; the last sample counts towards them.
@@ -171,7 +172,7 @@ def write_dumps() -> None:
     for name, answers, boundaries in (
         ("five", five, FIVE),
         ("every", every, tuple(range(n + 1))),
-        ("sampled", sampled, FIVE),
+        ("sampled", sampled, FOUR),
     ):
         _write_current(target, HERE / "dumps" / name, answers, boundaries)
     folder = HERE / "dumps" / "listed"
