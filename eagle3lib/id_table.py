@@ -48,8 +48,9 @@ def _row(role: str, reading: IdReading, trained: Sequence[Boundary] | None) -> d
         "system": reading.system,
         "version": reading.version,
         "role": role,
-        "reads at": reading.spelling,
         "ids": "default" if reading.ids is None else str(reading.ids),
         "feeds fc": reading.problem if fed is None else ", ".join(map(boundary_name, fed)),
     }
-    return row if trained is None else row | {"as trained": fed is not None and tuple(fed) == tuple(trained)}
+    if trained is not None:
+        row["as trained"] = fed is not None and tuple(fed) == tuple(trained)
+    return row | {"reads at": reading.spelling}
