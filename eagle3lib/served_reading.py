@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from eagle3lib.bootstrap import LEVEL, RESAMPLES, SEED, Estimate, estimate, ratio
+from eagle3lib.bootstrap import LEVEL, RESAMPLES, SEED, Estimate, Z, estimate, ratio
 from eagle3lib.ecosystems._logs import Shape, Window
 from eagle3lib.served_rates import ServedRates
 from eagle3lib.tally import Tally
@@ -103,7 +102,7 @@ def _length(tally: Tally, steps: int | None) -> tuple[Estimate, str]:
     elif tally.counted and steps is not None:
         # A number between 0 and K of mean m has a variance of at most m (K - m). (Bhatia and Davis 2000)
         mean = min(value - 1, float(steps))
-        error = _Z * (mean * (steps - mean) / tally.rounds) ** 0.5
+        error = Z * (mean * (steps - mean) / tally.rounds) ** 0.5
         low, high, made = (
             max(1.0, value - error),
             min(1.0 + steps, value + error),
@@ -130,7 +129,6 @@ def _unseen(share: float, rounds: float) -> tuple[float, float]:
 
 
 _TAILS = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
-_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def _resampled(survived: np.ndarray, rounds: float) -> np.ndarray:
@@ -168,7 +166,7 @@ def _median(values: Sequence[float]) -> Estimate | None:
     if not values:
         return None
     ordered, n = sorted(values), len(values)
-    reach = _Z * n**0.5 / 2
+    reach = Z * n**0.5 / 2
     first, last = int(n / 2 - reach), int(np.ceil(n / 2 + reach))
     whole = first >= 0 and last < n and n >= FEWEST_WINDOWS
     low, high = (ordered[first], ordered[last]) if whole else (-np.inf, np.inf)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
+from eagle3lib.bootstrap import chi_square
+from eagle3lib.checks.served import finite
 from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.served_reading import Served
 from eagle3lib.serving import ServedLog
@@ -180,7 +181,7 @@ def _drift(log: ServedLog, served: Served) -> Finding | None:
     errors = np.maximum(errors, max(served.tally.half, 1e-6) / 3**0.5)
     middle = np.average(means, weights=errors**-2)
     statistic = float((((means - middle) / errors) ** 2).sum())
-    if statistic <= _chi_square(PARTS - 1, 0.999) or means.max() - means.min() < DRIFT:
+    if statistic <= chi_square(PARTS - 1, 0.999) or means.max() - means.min() < DRIFT:
         return None
     first, last = 1 + means[0], 1 + means[-1]
     return Finding(
@@ -203,11 +204,6 @@ def _means_and_errors(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarr
     return means, np.array([(len(part) * spread) ** 0.5 / part[:, 0].sum() for part in parts])
 
 
-def _chi_square(freedom: int, level: float) -> float:
-    """χ²'s quantile. (Wilson and Hilferty 1931)"""
-    return freedom * (1 - 2 / (9 * freedom) + NormalDist().inv_cdf(level) * (2 / (9 * freedom)) ** 0.5) ** 3
-
-
 def _read(log: ServedLog, served: Served) -> Finding:
     return Finding(
         "served.log_read",
@@ -226,7 +222,7 @@ def _evidence(log: ServedLog, served: Served) -> dict:
         "line": f"{served.shape.system} {served.shape.name}",
         "windows": served.windows,
         "rounds": served.rounds,
-        "length": [float(x) if np.isfinite(x) else None for x in served.length.numbers],
+        "length": finite(served.length),
         "survival": [e.value for e in served.survival],
         "steps": served.steps,
         "drafted_a_round": served.drafted,
