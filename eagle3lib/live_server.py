@@ -124,15 +124,9 @@ def _since(before: Sequence[tuple[Shape, Window]], shape: Shape, now: Window) ->
     then = next((w for s, w in before if s == shape and w.source == now.source), None)
     if then is None:
         return now
-    longest = max(len(now.survived), len(then.survived))
-    padded = [(*w.survived, *[0.0] * (longest - len(w.survived))) for w in (now, then)]
     if now.rounds < then.rounds or now.accepted < then.accepted:
         raise InputError("The server's counters fell while it was asked, as after a restart; ask again.")
-    drafted = None if None in (now.drafted, then.drafted) else now.drafted - then.drafted  # type: ignore[operator]
-    survived = tuple(a - b for a, b in zip(*padded, strict=True))
-    return now._replace(
-        rounds=now.rounds - then.rounds, accepted=now.accepted - then.accepted, drafted=drafted, survived=survived
-    )
+    return now.since(then)
 
 
 def _passed(moved: _Heard, generated: int, n: int) -> bool:
