@@ -20,6 +20,8 @@ from eagle3lib.tally import Tally
 FEWEST_WINDOWS = 8
 #: Runs of consecutive windows that are resampled at most.
 MOST_BLOCKS = 512
+#: Mean drafts a round, in K, below which an engine shortens them by more than the ends of responses.
+SHORTENED = 0.8
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,13 @@ class Served:
     running: float | None
     loads: tuple[Load, ...]
     tally: Tally
+
+    @property
+    def shortened(self) -> float | None:
+        """Mean drafts a round, where an engine drafts fewer than K on purpose."""
+        if self.steps is None or self.drafted is None or self.drafted >= SHORTENED * self.steps:
+            return None
+        return self.drafted
 
 
 def served(tally: Tally) -> Served:

@@ -20,8 +20,6 @@ FEWEST = 8
 NOTHING, SOMETHING = 0.05, 0.3
 #: Conditional rate from which survival is flat: healthy drafts lose a tenth to a half a step, loops 1 to 6 %.
 FLAT = 0.94
-#: Mean drafts a round, in K, below which rounds are cut short by more than the ends of responses.
-SHORT = 0.8
 #: Rounds a request below which the slots of first and last rounds, never drafted, weigh in a rate.
 FEW_ROUNDS = 40
 #: Parts that a log is cut into, and the change of the length between two that matters.
@@ -156,12 +154,12 @@ def _policy(log: ServedLog, served: Served) -> Finding | None:
             "Compare lines of one setting.",
             evidence | {"steps_seen": lengths},
         )
-    if served.steps is None or served.drafted is None or served.drafted >= SHORT * served.steps:
+    if served.shortened is None:
         return None
     return Finding(
         "served.drafts_shortened",
         NOTE,
-        f"{log.path.name}: {served.drafted:.2f} drafts a round of up to {served.steps}",
+        f"{log.path.name}: {served.shortened:.2f} drafts a round of up to {served.steps}",
         "Rounds stop where the draft is unsure (a p_min, adaptive lengths). Accepted / drafted is high then and cannot"
         " be compared with full drafts, and later positions were not reached for lack of drafts.",
         "Compare accepted drafts a round, and replay with the same rule.",
