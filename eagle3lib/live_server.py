@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lib.bounded_http import Address, address, exchange
-from eagle3lib.ecosystems import APIS, LOGS, Engine
+from eagle3lib.ecosystems import APIS, ENGINE_OF, LOGS, Engine
 from eagle3lib.ecosystems._api import Api, inner
 from eagle3lib.ecosystems._logs import LogReader, Shape, Window
 from eagle3lib.errors import InputError
@@ -80,7 +80,7 @@ def ask(url: str, engine: Engine, asked: Sequence[Prompt]) -> ServedLog:
         InputError: if the engine's requests are not known, the address is none, the server does not answer as the
             engine does, or it counts nothing.
     """
-    api = next((api for api in APIS if engine.name.startswith(api.engine)), None)
+    api = next((api for api in APIS if engine.name.startswith(ENGINE_OF[api.system])), None)
     if api is None:
         known = ", ".join(api.system for api in APIS)
         raise InputError(f"A running {engine.label} cannot be asked; {known} can. Give its log in served.logs.")
