@@ -58,19 +58,16 @@ class _Heard:
     """What readers make of replies and metrics."""
 
     windows: list[tuple[Shape, Window]] = field(default_factory=list)
-    odds: Counter[str] = field(default_factory=Counter)
 
     def window(self, shape: Shape, window: Window) -> None:
         if window.sound:
             self.windows.append((shape, window))
-        else:
-            self.odds["numbers that cannot be"] += 1
 
     def odd(self, reason: str) -> None:
-        self.odds[reason] += 1
+        """Left out: what a reply does not count, its server's metrics do."""
 
     def hint(self, text: str) -> None:
-        self.odds[text] += 1
+        """Left out, as what is odd."""
 
 
 def ask(url: str, engine: Engine, asked: Sequence[Prompt]) -> ServedLog:

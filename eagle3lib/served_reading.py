@@ -32,7 +32,6 @@ class Load:
     queued: bool
     windows: int
     length: float
-    speed: float | None
 
 
 @dataclass(frozen=True)
@@ -188,8 +187,7 @@ def _loads(kept: Sequence[Window]) -> tuple[Load, ...]:
         if window.running is not None:
             groups.setdefault((round(window.running), (window.queued or 0) > 0), []).append(window)
     found = [
-        Load(running, queued, len(group), 1 + sum(w.accepted for w in group) / sum(w.rounds for w in group),
-             float(np.median(speeds)) if (speeds := [w.speed for w in group if w.speed]) else None)
+        Load(running, queued, len(group), 1 + sum(w.accepted for w in group) / sum(w.rounds for w in group))
         for (running, queued), group in groups.items()
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda load: -load.windows))

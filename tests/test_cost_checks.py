@@ -394,7 +394,7 @@ def test_the_notebook_by_a_roofline(tmp_path, earlier):
 def test_the_explorer_of_a_single_round_moves_its_rates_alone():
     """What its nodes cost is not known, so their price changes nothing."""
     model = of_points((3, 30))
-    cost = ServingCost(CostSection(), None, (), model, None, {"trained": LENGTHS}, {"trained": [RATE] * 8}, None)
+    cost = ServingCost(None, (), model, None, {"trained": LENGTHS}, {"trained": [RATE] * 8}, None)
     cheap, dear = (plan_at(cost.explored(0.0, price), Shape.chain(3)).speed.value for price in (0.25, 2.0))
     assert cheap == dear
     assert plan_at(cost.explored(0.1, 1.0), Shape.chain(3)).speed.value > dear
