@@ -95,7 +95,7 @@ class Roofline:
             return scale * (self.ms(nodes, batch) - self.ms(nodes, model.batch))
 
         def grown(curve: Curve) -> Curve:
-            return Curve(tuple((m, within(e.value + more(m), (e.high - e.low) / 2, e.count)) for m, e in curve.known))
+            return curve.changed(lambda m, ms: ms + more(m))
 
         token = model.token_ms
         alone = within(token.value + more(1), (token.high - token.low) / 2, token.count)

@@ -17,6 +17,8 @@ import numpy as np
 RESAMPLES = 2000
 SEED = 0
 LEVEL = 0.95
+#: How many standard errors lie between a value and either end of its interval.
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Estimate:
     @property
     def error(self) -> float:
         """The standard error that the interval speaks of; infinite for one sample."""
-        return (self.high - self.low) / (2 * NormalDist().inv_cdf(1 - (1 - LEVEL) / 2))
+        return (self.high - self.low) / (2 * Z)
 
     @property
     def count_to_tell(self) -> float:
@@ -66,6 +68,11 @@ class Estimate:
     def to_json(self) -> dict:
         """A plain dictionary for a results file."""
         return {"value": self.value, "low": self.low, "high": self.high, "count": self.count}
+
+
+def chi_square(freedom: int, level: float = LEVEL) -> float:
+    """χ²'s quantile. (Wilson and Hilferty 1931)"""
+    return freedom * (1 - 2 / (9 * freedom) + NormalDist().inv_cdf(level) * (2 / (9 * freedom)) ** 0.5) ** 3
 
 
 Statistic = Callable[[np.ndarray], np.ndarray]

@@ -64,8 +64,8 @@ def rescaled(model: CostModel, draft: Callable[[int, float], float], rest: Calla
     Where they are not known apart, `rest` changes whole rounds.
     """
     if not model.separated:
-        return replace(model, rounds=_changed(model.rounds, rest), measured={})
-    drafted, left = _changed(model.draft, draft), _changed(model.rest, rest)
+        return replace(model, rounds=model.rounds.changed(rest), measured={})
+    drafted, left = model.draft.changed(draft), model.rest.changed(rest)
     counts = {nodes: model.steps.at(nodes) for nodes, _ in model.rounds.known}
     whole = []
     for nodes, took in model.rounds.known:
@@ -145,11 +145,6 @@ def _head_weights(draft: Checkpoint) -> int | None:
         return own.shape[0] * own.shape[1]
     borrowed = (draft.config.get("draft_vocab_size"), draft.config.get("hidden_size"))
     return None if None in borrowed else borrowed[0] * borrowed[1]
-
-
-def _changed(curve: Curve, by: Callable[[int, float], float]) -> Curve:
-    """Values changed, the width of their intervals kept."""
-    return Curve(tuple((n, within(by(n, e.value), (e.high - e.low) / 2, e.count)) for n, e in curve.known))
 
 
 def _same(_: int, ms: float) -> float:

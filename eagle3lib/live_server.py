@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lib.bounded_http import Address, address, exchange
-from eagle3lib.ecosystems import APIS, LOGS, Engine
+from eagle3lib.ecosystems import APIS, ENGINE_OF, LOGS, Engine
 from eagle3lib.ecosystems._api import Api, inner
 from eagle3lib.ecosystems._logs import LogReader, Shape, Window
 from eagle3lib.errors import InputError
@@ -58,19 +58,16 @@ class _Heard:
     """What readers make of replies and metrics."""
 
     windows: list[tuple[Shape, Window]] = field(default_factory=list)
-    odds: Counter[str] = field(default_factory=Counter)
 
     def window(self, shape: Shape, window: Window) -> None:
         if window.sound:
             self.windows.append((shape, window))
-        else:
-            self.odds["numbers that cannot be"] += 1
 
     def odd(self, reason: str) -> None:
-        self.odds[reason] += 1
+        """Left out: what a reply does not count, its server's metrics do."""
 
     def hint(self, text: str) -> None:
-        self.odds[text] += 1
+        """Left out, as what is odd."""
 
 
 def ask(url: str, engine: Engine, asked: Sequence[Prompt]) -> ServedLog:
@@ -80,7 +77,7 @@ def ask(url: str, engine: Engine, asked: Sequence[Prompt]) -> ServedLog:
         InputError: if the engine's requests are not known, the address is none, the server does not answer as the
             engine does, or it counts nothing.
     """
-    api = next((api for api in APIS if engine.name.startswith(api.engine)), None)
+    api = next((api for api in APIS if engine.name.startswith(ENGINE_OF[api.system])), None)
     if api is None:
         known = ", ".join(api.system for api in APIS)
         raise InputError(f"A running {engine.label} cannot be asked; {known} can. Give its log in served.logs.")
@@ -124,15 +121,9 @@ def _since(before: Sequence[tuple[Shape, Window]], shape: Shape, now: Window) ->
     then = next((w for s, w in before if s == shape and w.source == now.source), None)
     if then is None:
         return now
-    longest = max(len(now.survived), len(then.survived))
-    padded = [(*w.survived, *[0.0] * (longest - len(w.survived))) for w in (now, then)]
     if now.rounds < then.rounds or now.accepted < then.accepted:
         raise InputError("The server's counters fell while it was asked, as after a restart; ask again.")
-    drafted = None if None in (now.drafted, then.drafted) else now.drafted - then.drafted  # type: ignore[operator]
-    survived = tuple(a - b for a, b in zip(*padded, strict=True))
-    return now._replace(
-        rounds=now.rounds - then.rounds, accepted=now.accepted - then.accepted, drafted=drafted, survived=survived
-    )
+    return now.since(then)
 
 
 def _passed(moved: _Heard, generated: int, n: int) -> bool:

@@ -103,9 +103,9 @@ def plans(model: CostModel, lengths: Lengths) -> list[Plan]:
     return found
 
 
-def best(found: Sequence[Plan], *, with_trees: bool = False) -> Plan | None:
-    """The fastest, no speculation included. Trees only if asked for: what a wider beam costs is assumed."""
-    allowed = [p for p in found if with_trees or p.shape.topk == 1 or p.source is Source.MEASURED]
+def best(found: Sequence[Plan]) -> Plan | None:
+    """The fastest, no speculation included. Trees only where they were measured: what a wider beam costs is assumed."""
+    allowed = [p for p in found if p.shape.topk == 1 or p.source is Source.MEASURED]
     return max(allowed, key=lambda p: p.speed.value, default=None)
 
 

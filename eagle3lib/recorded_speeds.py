@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from eagle3lib.bootstrap import Estimate, estimate
+from eagle3lib.bootstrap import Estimate, estimate, ratio
 from eagle3lib.errors import InputError
 from eagle3lib.tensors import read_json
 
@@ -78,18 +78,13 @@ class TimedLength(_Record):
         return self._a_pass(lambda r: r.draft_seconds * 1e3)
 
     @property
-    def rest_ms(self) -> Estimate:
-        """Of these, verification and whatever else a round takes."""
-        return self._a_pass(lambda r: (r.seconds - r.draft_seconds) * 1e3)
-
-    @property
     def acceptance_length(self) -> Estimate:
         """Over every pass, last ones included."""
         return self._a_pass(lambda r: r.passes + r.accepted)
 
     def _a_pass(self, of: Callable[[TimedRequest], float]) -> Estimate:
         sums = np.array([(of(r), r.passes) for r in self.requests])
-        return estimate(sums, lambda s: s[..., 0] / s[..., 1], int(sums[:, 1].sum()))
+        return estimate(sums, ratio(0, 1), int(sums[:, 1].sum()))
 
 
 class RecordedSpeeds(_Record):

@@ -68,10 +68,9 @@ def distinct_experts(experts: int, chosen: int, tokens: int) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """One pass of the target: what it reads and multiplies, and which of the two takes longer."""
+    """One pass of the target: what it reads, its time, and whether reading or multiplying takes longer."""
 
     gigabytes: float
-    teraflops: float
     ms: float
     bound: str
 
@@ -92,7 +91,7 @@ def step(target: TargetCost, device: Device, tokens: int, batch: int = 1, contex
     reading = read / (device.bandwidth * 1e9 * devices)
     multiplying = multiplied / (device.tflops * 1e12 * devices)
     bound = "memory" if reading >= multiplying else "arithmetic"
-    return Step(read / 1e9, multiplied / 1e12, max(reading, multiplying) * 1e3, bound)
+    return Step(read / 1e9, max(reading, multiplying) * 1e3, bound)
 
 
 def widening(target: TargetCost, device: Device, tokens: int, batch: int = 1, context: int = 0) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from eagle3lib.battery import Outcome, battery
 from eagle3lib.case import Case
+from eagle3lib.ecosystems import ENGINE_OF
 from eagle3lib.errors import InputError
 from eagle3lib.investigation import Investigation
 from eagle3lib.live_server import Prompt, ask
@@ -16,7 +17,7 @@ from eagle3lib.recorded_serving import RecordedServing
 from eagle3lib.served_comparison import Comparison, compare
 from eagle3lib.served_evidence import ServedNumbers
 from eagle3lib.served_numbers import Numbers, of_length, of_log, of_runs, replay_of_run
-from eagle3lib.served_settings import ENGINE_OF, Replays, Setting, round_of, settings, told_of
+from eagle3lib.served_settings import Replays, Setting, round_of, settings, told_of
 from eagle3lib.serving import ServedLog, read_served
 from eagle3lib.speculation import Speculation
 from eagle3lib.target import Target

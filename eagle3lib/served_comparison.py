@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
 from eagle3lib.acceptance import Rates
-from eagle3lib.bootstrap import LEVEL, Estimate, estimate, ratio
+from eagle3lib.bootstrap import Estimate, Z, chi_square, estimate, ratio
 from eagle3lib.rollout import Rollout
 from eagle3lib.rounds import Chances, walk
 from eagle3lib.served_numbers import Numbers
@@ -36,7 +35,6 @@ MATTERS = 0.15
 FEWEST_ACCEPTED = 5
 #: Requests of each kind, short and long, before they are told apart.
 FEWEST_REQUESTS = 8
-_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 Kind = Literal["agrees", "cannot tell", "other wiring", "context", "loop", "one factor", "differs"]
 
@@ -200,7 +198,7 @@ def _ratios(rates: ServedRates, replayed: Rates) -> tuple[Estimate, ...]:
             error = ((1 - served) / accepted + (theirs.error / theirs.value) ** 2) ** 0.5
             value = served / theirs.value
             found.append(
-                Estimate(value, value * np.exp(-_Z * error), value * np.exp(_Z * error), round(rates.rounds * before))
+                Estimate(value, value * np.exp(-Z * error), value * np.exp(Z * error), round(rates.rounds * before))
             )
         before = survived
     return tuple(found)
@@ -227,13 +225,13 @@ def _one_factor(ratios: Sequence[Estimate]) -> Estimate | None:
     if len(known) < 2:
         return None
     logs = np.log([r.value for r in known])
-    errors = (np.log([r.high for r in known]) - logs) / _Z
+    errors = (np.log([r.high for r in known]) - logs) / Z
     weights = 1 / np.maximum(errors, 1e-6) ** 2
     mean, error = float((weights * logs).sum() / weights.sum()), float(weights.sum() ** -0.5)
     spread = float((weights * (logs - mean) ** 2).sum())
-    if spread > ServedRates((0.0,) * (len(known) - 1), 1).expected or abs(mean) <= _Z * error:
+    if spread > chi_square(len(known) - 1) or abs(mean) <= Z * error:
         return None
-    low, value, high = np.exp([mean - _Z * error, mean, mean + _Z * error]).tolist()
+    low, value, high = np.exp([mean - Z * error, mean, mean + Z * error]).tolist()
     return Estimate(value, low, high, len(known))
 
 

@@ -17,9 +17,6 @@ from eagle3lib.served_rates import ServedRates
 from eagle3lib.served_reading import Served
 from eagle3lib.serving import ServedLog
 
-#: Of K drafts a round has fewer than this share where an engine shortens them by more than the ends of responses.
-SHORTENED = 0.8
-
 
 @dataclass(frozen=True)
 class RequestCount:
@@ -85,15 +82,14 @@ def of_log(log: ServedLog) -> Numbers:
     """The reading of a log that counts most."""
     served = log.best
     by_request = served.shape.over == "requests" and served.tally.counted
-    drafted, steps = served.drafted, served.steps or len(served.survival) or None
     return Numbers(
         f"{log.path.name}, {served.shape.system} {served.shape.name}",
         served.shape.system,
         served.length,
         served.survival,
         _independent(served),
-        steps,
-        shortened=drafted if drafted and served.steps and drafted < SHORTENED * served.steps else None,
+        served.steps or len(served.survival) or None,
+        shortened=served.shortened,
         requests=tuple(RequestCount(w.rounds, w.accepted) for w in served.tally.kept) if by_request else (),
     )
 

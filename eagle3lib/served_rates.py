@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from eagle3lib.bootstrap import LEVEL, Estimate
+from eagle3lib.bootstrap import Estimate, chi_square
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,5 @@ class ServedRates:
 
     @property
     def expected(self) -> float:
-        """The distance that `LEVEL` of right replays stay within: χ²'s quantile. (Wilson and Hilferty 1931)"""
-        steps = len(self.survival)
-        return steps * (1 - 2 / (9 * steps) + NormalDist().inv_cdf(LEVEL) * (2 / (9 * steps)) ** 0.5) ** 3
+        """The distance that `LEVEL` of right replays stay within."""
+        return chi_square(len(self.survival))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
-from eagle3lib.bootstrap import LEVEL, RESAMPLES, SEED, Estimate, estimate, ratio
+from eagle3lib.bootstrap import LEVEL, RESAMPLES, SEED, Estimate, Z, estimate, ratio
 from eagle3lib.ecosystems._logs import Shape, Window
 from eagle3lib.served_rates import ServedRates
 from eagle3lib.tally import Tally
@@ -21,6 +20,8 @@ from eagle3lib.tally import Tally
 FEWEST_WINDOWS = 8
 #: Runs of consecutive windows that are resampled at most.
 MOST_BLOCKS = 512
+#: Mean drafts a round, in K, below which an engine shortens them by more than the ends of responses.
+SHORTENED = 0.8
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Load:
     queued: bool
     windows: int
     length: float
-    speed: float | None
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,13 @@ class Served:
     loads: tuple[Load, ...]
     tally: Tally
 
+    @property
+    def shortened(self) -> float | None:
+        """Mean drafts a round, where an engine drafts fewer than K on purpose."""
+        if self.steps is None or self.drafted is None or self.drafted >= SHORTENED * self.steps:
+            return None
+        return self.drafted
+
 
 def served(tally: Tally) -> Served:
     """Rates and intervals of a tally."""
@@ -103,7 +110,7 @@ def _length(tally: Tally, steps: int | None) -> tuple[Estimate, str]:
     elif tally.counted and steps is not None:
         # A number between 0 and K of mean m has a variance of at most m (K - m). (Bhatia and Davis 2000)
         mean = min(value - 1, float(steps))
-        error = _Z * (mean * (steps - mean) / tally.rounds) ** 0.5
+        error = Z * (mean * (steps - mean) / tally.rounds) ** 0.5
         low, high, made = (
             max(1.0, value - error),
             min(1.0 + steps, value + error),
@@ -130,7 +137,6 @@ def _unseen(share: float, rounds: float) -> tuple[float, float]:
 
 
 _TAILS = (100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2)
-_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 def _resampled(survived: np.ndarray, rounds: float) -> np.ndarray:
@@ -168,7 +174,7 @@ def _median(values: Sequence[float]) -> Estimate | None:
     if not values:
         return None
     ordered, n = sorted(values), len(values)
-    reach = _Z * n**0.5 / 2
+    reach = Z * n**0.5 / 2
     first, last = int(n / 2 - reach), int(np.ceil(n / 2 + reach))
     whole = first >= 0 and last < n and n >= FEWEST_WINDOWS
     low, high = (ordered[first], ordered[last]) if whole else (-np.inf, np.inf)
@@ -181,8 +187,7 @@ def _loads(kept: Sequence[Window]) -> tuple[Load, ...]:
         if window.running is not None:
             groups.setdefault((round(window.running), (window.queued or 0) > 0), []).append(window)
     found = [
-        Load(running, queued, len(group), 1 + sum(w.accepted for w in group) / sum(w.rounds for w in group),
-             float(np.median(speeds)) if (speeds := [w.speed for w in group if w.speed]) else None)
+        Load(running, queued, len(group), 1 + sum(w.accepted for w in group) / sum(w.rounds for w in group))
         for (running, queued), group in groups.items()
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda load: -load.windows))

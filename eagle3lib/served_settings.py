@@ -13,7 +13,7 @@ from eagle3lib import ecosystems
 from eagle3lib.acceptance import Rates
 from eagle3lib.boundaries import Wiring
 from eagle3lib.checkpoint import Draft
-from eagle3lib.ecosystems import Engine
+from eagle3lib.ecosystems import ENGINE_OF, Engine
 from eagle3lib.errors import InputError
 from eagle3lib.investigation import Investigation
 from eagle3lib.replay import Rollouts
@@ -25,9 +25,6 @@ from eagle3lib.serving import ServedLog
 from eagle3lib.speculation import RULES, Speculation
 from eagle3lib.tree import tree_rollout
 from eagle3lib.tree_shapes import TreeShape
-
-#: `ecosystems` names by the system that a log's lines are of.
-ENGINE_OF = {"SGLang": "sglang", "vLLM": "vllm", "llama.cpp": "llama_cpp", "TensorRT-LLM": "tensorrt_llm"}
 
 
 @dataclass(frozen=True)

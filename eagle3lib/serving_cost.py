@@ -34,7 +34,6 @@ class ServingCost:
         head_share: of the weights that a draft step reads, the head's.
     """
 
-    section: CostSection
     recording: RecordedSpeeds | None
     speeds: tuple[Speed, ...]
     model: CostModel
@@ -120,7 +119,7 @@ def serving_cost(case: Case, replayed: Mapping[str, Any]) -> ServingCost | None:
     for row in replayed.get("rates", []):
         conditional.setdefault(row["wiring"], []).append(row["c_k"])
     return ServingCost(
-        section, recording, tuple(speeds), model, roofline, replayed_lengths(replayed), conditional, head_share(draft)
+        recording, tuple(speeds), model, roofline, replayed_lengths(replayed), conditional, head_share(draft)
     )
 
 

@@ -49,28 +49,21 @@ class Tally:
     def add(self, window: Window) -> None:
         """One more window, or the totals so far where the shape is over "totals"."""
         if self.shape.over != "totals":
-            self._add(window, window.survived)
+            self._add(window)
             return
         before = self._totals.get(window.source)
         if len(self._totals) < _SOURCES or before is not None:
             self._totals[window.source] = window
         if before is None:
-            self._add(window, window.survived)
-            return
-        if window.rounds < before.rounds or window.accepted < before.accepted:
+            self._add(window)
+        elif window.rounds < before.rounds or window.accepted < before.accepted:
             self.restarts += 1
-            self._add(window, window.survived)
-            return
-        longest = max(len(window.survived), len(before.survived))
-        padded = [(*w.survived, *[0.0] * (longest - len(w.survived))) for w in (window, before)]
-        moved = tuple(now - then for now, then in zip(*padded, strict=True))
-        drafted = window.drafted - before.drafted if None not in (window.drafted, before.drafted) else None  # type: ignore[operator]
-        step = window._replace(rounds=window.rounds - before.rounds, accepted=window.accepted - before.accepted,
-                               drafted=drafted, survived=moved)  # fmt: skip
-        self._add(step, moved)
+            self._add(window)
+        else:
+            self._add(window.since(before))
 
-    def _add(self, window: Window, moved: tuple[float, ...]) -> None:
-        rounds, accepted, nodes = window.rounds, window.accepted, window.nodes
+    def _add(self, window: Window) -> None:
+        rounds, accepted, nodes, moved = window.rounds, window.accepted, window.nodes, window.survived
         if rounds <= 0:
             return
         if self.windows % self.stride == 0:

@@ -69,7 +69,6 @@ class TargetCost:
         dense_bits: of a weight of `dense`, on average.
     """
 
-    label: str
     dense: int
     expert: int
     experts: int
@@ -143,7 +142,7 @@ def target_cost(raw: dict[str, Any], label: str, weight_bits: float | None = Non
     dense = sum(parts.values())
     dense_bits = sum(weights * (wide if part in left else bits) for part, weights in parts.items()) / dense
     return TargetCost(
-        label, dense, expert, c.experts or 0, c.num_experts_per_tok or 0, sparse, c.num_hidden_layers * kept,
+        dense, expert, c.experts or 0, c.num_experts_per_tok or 0, sparse, c.num_hidden_layers * kept,
         c.num_hidden_layers * per_key, bits, dense_bits, kv_bits,
     )  # fmt: skip
 

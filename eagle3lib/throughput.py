@@ -10,7 +10,7 @@ holds drafting and verification in one sum: what they cost apart is known only w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,6 +49,10 @@ class Curve:
         values = [e.value for _, e in self.known]
         low, high = (max(values), np.inf) if x > self.known[-1][0] else (min(least, *values), min(values))
         return within(min(max(found.value, low), high), half(found), found.count)
+
+    def changed(self, by: Callable[[int, float], float]) -> Curve:
+        """Milliseconds changed, each from its count and itself, the width of their intervals kept."""
+        return Curve(tuple((n, within(by(n, e.value), (e.high - e.low) / 2, e.count)) for n, e in self.known))
 
     @property
     def slope(self) -> Estimate | None:

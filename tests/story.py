@@ -28,6 +28,20 @@ from eagle3lib.training import step_counts
 N_LAYERS = 12
 TRAINED, SERVED, TEACHER = (0, 3, 7), (3, 7, 10), 10
 STORED = (*TRAINED, TEACHER)
+#: The speeds of that case, as its case.toml states them.
+COST_SECTION = """
+[cost]
+baseline = 90.0
+[[cost.points]]
+tokens_per_second = 46.7
+acceptance_length = 1.9
+draft_tokens = 16
+[[cost.points]]
+tokens_per_second = 56.8
+acceptance_length = 1.6
+steps = 1
+topk = 1
+"""
 IDS = [2, 6, 9]
 PREFIX = "language_model."
 #: How often the teacher says what the draft says, and how often the recorded token is that.

@@ -33,27 +33,25 @@ def endless(handler, body):
             handler.wfile.write(b"x" * 65536)
 
 
+def drip(handler, byte):
+    for _ in range(100):
+        try:
+            handler.wfile.write(byte)
+            handler.wfile.flush()
+        except OSError:
+            return
+        time.sleep(0.1)
+
+
 def dripping(handler, body):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
     handler.end_headers()
-    for _ in range(100):
-        try:
-            handler.wfile.write(b" ")
-            handler.wfile.flush()
-        except OSError:
-            return
-        time.sleep(0.1)
+    drip(handler, b" ")
 
 
 def dripping_headers(handler, body):
-    for _ in range(100):
-        try:
-            handler.wfile.write(b"H")
-            handler.wfile.flush()
-        except OSError:
-            return
-        time.sleep(0.1)
+    drip(handler, b"H")
 
 
 HOSTILE = {

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from bundled import CASE
 from cells import run_cells
+from story import COST_SECTION
 
 from eagle3lib.batches import Roofline, by_batch, gaining
 from eagle3lib.bootstrap import Estimate
@@ -350,21 +351,6 @@ def run(case_text: str, out, earlier: dict | None) -> dict:
     return json.loads((out / "results" / "06_serving_cost.json").read_text())
 
 
-POINTS = """
-[cost]
-baseline = 90.0
-[[cost.points]]
-tokens_per_second = 46.7
-acceptance_length = 1.9
-draft_tokens = 16
-[[cost.points]]
-tokens_per_second = 56.8
-acceptance_length = 1.6
-steps = 1
-topk = 1
-"""
-
-
 def test_the_notebook_without_a_section_says_what_it_needs(tmp_path):
     found = run("", tmp_path, None)
     assert any("[cost]" in one["needs"] for one in found["unanswered"])
@@ -375,7 +361,7 @@ def test_the_notebook_without_a_section_says_what_it_needs(tmp_path):
 
 def test_the_notebook_on_the_published_speeds(tmp_path, earlier):
     """The fixed cost is the fault, and the parts of a round are asked for."""
-    found = run(POINTS, tmp_path, earlier)
+    found = run(COST_SECTION, tmp_path, earlier)
     codes = {f["code"]: f for f in found["findings"]}
     assert codes["cost.fixed_cost"]["severity"] == "fault"
     assert "27.3 of its 30.0 ms" in codes["cost.fixed_cost"]["title"]
@@ -383,7 +369,7 @@ def test_the_notebook_on_the_published_speeds(tmp_path, earlier):
     assert any("profiled" in one["needs"] for one in found["unanswered"])
     assert re.match(r"At K = 3 a round costs 2\.70 tokens' time and yields 2\.18 \(trained\)", found["answer"])
     (tmp_path / "alone").mkdir()
-    alone = run(POINTS, tmp_path / "alone", None)
+    alone = run(COST_SECTION, tmp_path / "alone", None)
     assert {f["code"] for f in alone["findings"]} == {"cost.no_round"}
     assert "Run notebook 05" in alone["findings"][0]["remedy"]
     assert re.match(r"As measured, against the speed without a draft: .* 0\.\d\d times", alone["answer"])
@@ -391,7 +377,7 @@ def test_the_notebook_on_the_published_speeds(tmp_path, earlier):
 
 def test_the_notebook_asks_for_the_shape_of_a_point_that_does_not_tell_it(tmp_path):
     """Steps without topk may be a chain or a tree: the point is shown, and times no round."""
-    found = run(POINTS.replace("steps = 1\ntopk = 1", "steps = 3"), tmp_path, None)
+    found = run(COST_SECTION.replace("steps = 1\ntopk = 1", "steps = 3"), tmp_path, None)
     assert any("topk" in one["needs"] and "56.8" in one["question"] for one in found["unanswered"])
 
 
@@ -408,7 +394,7 @@ def test_the_notebook_by_a_roofline(tmp_path, earlier):
 def test_the_explorer_of_a_single_round_moves_its_rates_alone():
     """What its nodes cost is not known, so their price changes nothing."""
     model = of_points((3, 30))
-    cost = ServingCost(CostSection(), None, (), model, None, {"trained": LENGTHS}, {"trained": [RATE] * 8}, None)
+    cost = ServingCost(None, (), model, None, {"trained": LENGTHS}, {"trained": [RATE] * 8}, None)
     cheap, dear = (plan_at(cost.explored(0.0, price), Shape.chain(3)).speed.value for price in (0.25, 2.0))
     assert cheap == dear
     assert plan_at(cost.explored(0.1, 1.0), Shape.chain(3)).speed.value > dear

@@ -11,7 +11,7 @@ import torch
 from cells import run_cells
 from confusion import SILENCE, confusion_table, off_diagonal
 from safetensors.torch import load_file
-from story import IDS, N_LAYERS, SERVED, STORED, TEACHER, TRAINED, restated, write_story
+from story import COST_SECTION, IDS, N_LAYERS, SERVED, STORED, TEACHER, TRAINED, restated, write_story
 from typer.testing import CliRunner
 
 from eagle3lib import acceptance, rollout
@@ -199,21 +199,8 @@ def test_the_command_mends_it_by_moved_columns(case, out, tmp_path):
 
 def test_the_wiring_is_one_fault_and_the_round_s_fixed_cost_the_other(case, out, tmp_path):
     """The speeds of the case that was met in the field, beside the toy's replay: mending the wiring is not enough."""
-    speeds = """
-[cost]
-baseline = 90.0
-[[cost.points]]
-tokens_per_second = 46.7
-acceptance_length = 1.9
-draft_tokens = 16
-[[cost.points]]
-tokens_per_second = 56.8
-acceptance_length = 1.6
-steps = 1
-topk = 1
-"""
     timed = case.with_name("timed.toml")
-    timed.write_text(case.read_text() + speeds)
+    timed.write_text(case.read_text() + COST_SECTION)
     shutil.copytree(out / "results", tmp_path / "results")
     report(timed, tmp_path, "06_serving_cost", "07_verdict")
     verdict, found = results(tmp_path, "verdict"), findings(tmp_path)

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from bundled import CASE
+from story import COST_SECTION
 
 from eagle3lib.bootstrap import Estimate
 from eagle3lib.case import CostPoint, CostSection, load_case
@@ -274,21 +275,8 @@ def test_a_steep_line_tells_nothing_of_short_rounds():
 
 def test_a_case_is_written_and_read_again(tmp_path):
     """Points are tables within a table; paths lie relative to the file."""
-    text = """
-[draft]
-path = "draft"
-[cost]
-baseline = 90.0
-speeds = "speeds.json"
-[[cost.points]]
-tokens_per_second = 46.7
-acceptance_length = 1.9
-draft_tokens = 16
-[[cost.points]]
-steps = 1
-tokens_per_second = 56.8
-acceptance_length = 1.6
-"""
+    section = COST_SECTION.replace("[cost]", '[cost]\nspeeds = "speeds.json"')
+    text = f'[draft]\npath = "draft"\n{section}'
     (tmp_path / "draft").mkdir()
     shutil.copy(SPEEDS, tmp_path / "speeds.json")
     (tmp_path / "case.toml").write_text(text)

@@ -26,6 +26,7 @@ from server import FLAGS, Server
 
 from eagle3lib import load_case
 from eagle3lib.investigation import Investigation
+from eagle3lib.recorded_speeds import RecordedSpeeds, read_recorded_speeds
 
 #: Draft lengths K; 0 serves the target alone.
 LENGTHS = (0, 1, 2, 4, 8)
@@ -78,25 +79,20 @@ def main(
         "new_tokens": NEW_TOKENS,
         "points": list(points.values()),
     }
-    lines = json.dumps(record, indent=1)
-    out.write_text(lines + "\n", encoding="utf-8")
-    Console().print(speeds(record))
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    Console().print(speeds(read_recorded_speeds(out)))
 
 
-def speeds(record: dict) -> Table:
-    """Tokens per second and milliseconds a round; the first token of a request came from the prefill."""
+def speeds(recording: RecordedSpeeds) -> Table:
+    """Tokens per second and milliseconds a pass, by the recording's own arithmetic."""
     table = Table("K", "tokens/s", "ms a pass", "of it drafting", "AL")
-    for point in record["points"]:
-        requests = point["requests"]
-        total = {name: sum(r[name] for r in requests) for name in ("tokens", "seconds", "draft_seconds", "accepted")}
-        # predicted_n = 1 + passes + accepted: the prefill gives the first token, a pass one and what it accepts.
-        passes = total["tokens"] - len(requests) - total["accepted"]
+    for point in recording.points:
         table.add_row(
-            str(point["steps"]),
-            f"{total['tokens'] / total['seconds']:.2f}",
-            f"{total['seconds'] / passes * 1e3:.1f}",
-            f"{total['draft_seconds'] / passes * 1e3:.1f}",
-            f"{1 + total['accepted'] / passes:.3f}",
+            str(point.steps),
+            f"{point.tokens_per_second:.2f}",
+            f"{point.pass_ms.value:.1f}",
+            f"{point.draft_ms.value:.1f}",
+            f"{point.acceptance_length.value:.3f}",
         )
     return table
 

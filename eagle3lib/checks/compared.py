@@ -53,7 +53,7 @@ def _both(found: Comparison) -> str:
     return f"{_said(found)} is not the replay's {found.theirs.length:.2f} ({found.shape})"
 
 
-def _not_replayed(found: Comparison, told: Speculation | None = None) -> Finding:
+def _not_replayed(found: Comparison) -> Finding:
     likes = f" The replay of the {' or the '.join(found.explained_by)} wiring gives it." if found.explained_by else ""
     return Finding(
         "served.not_replayed",
@@ -225,12 +225,11 @@ def check_recording(runs: Sequence[Comparison]) -> Finding:
 
 
 def _evidence(found: Comparison) -> Evidence:
-    replayed = {f"replayed_{name}": rates.length.numbers for name, rates in found.replayed.items()}
     return {
         **numbers_evidence(found.numbers),
         "shape": found.shape,
         "explained_by": list(found.explained_by),
         "gap": finite(found.gap),
         "ratios": [e.value if np.isfinite(e.value) else None for e in found.ratios],
-        **{name: [n if np.isfinite(n) else None for n in numbers] for name, numbers in replayed.items()},
+        **{f"replayed_{name}": finite(rates.length) for name, rates in found.replayed.items()},
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
+from eagle3lib.bootstrap import chi_square
+from eagle3lib.checks.served import finite
 from eagle3lib.findings import Finding, Severity, quantity
 from eagle3lib.served_reading import Served
 from eagle3lib.serving import ServedLog
@@ -19,8 +20,6 @@ FEWEST = 8
 NOTHING, SOMETHING = 0.05, 0.3
 #: Conditional rate from which survival is flat: healthy drafts lose a tenth to a half a step, loops 1 to 6 %.
 FLAT = 0.94
-#: Mean drafts a round, in K, below which rounds are cut short by more than the ends of responses.
-SHORT = 0.8
 #: Rounds a request below which the slots of first and last rounds, never drafted, weigh in a rate.
 FEW_ROUNDS = 40
 #: Parts that a log is cut into, and the change of the length between two that matters.
@@ -155,12 +154,12 @@ def _policy(log: ServedLog, served: Served) -> Finding | None:
             "Compare lines of one setting.",
             evidence | {"steps_seen": lengths},
         )
-    if served.steps is None or served.drafted is None or served.drafted >= SHORT * served.steps:
+    if served.shortened is None:
         return None
     return Finding(
         "served.drafts_shortened",
         NOTE,
-        f"{log.path.name}: {served.drafted:.2f} drafts a round of up to {served.steps}",
+        f"{log.path.name}: {served.shortened:.2f} drafts a round of up to {served.steps}",
         "Rounds stop where the draft is unsure (a p_min, adaptive lengths). Accepted / drafted is high then and cannot"
         " be compared with full drafts, and later positions were not reached for lack of drafts.",
         "Compare accepted drafts a round, and replay with the same rule.",
@@ -180,7 +179,7 @@ def _drift(log: ServedLog, served: Served) -> Finding | None:
     errors = np.maximum(errors, max(served.tally.half, 1e-6) / 3**0.5)
     middle = np.average(means, weights=errors**-2)
     statistic = float((((means - middle) / errors) ** 2).sum())
-    if statistic <= _chi_square(PARTS - 1, 0.999) or means.max() - means.min() < DRIFT:
+    if statistic <= chi_square(PARTS - 1, 0.999) or means.max() - means.min() < DRIFT:
         return None
     first, last = 1 + means[0], 1 + means[-1]
     return Finding(
@@ -203,11 +202,6 @@ def _means_and_errors(parts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarr
     return means, np.array([(len(part) * spread) ** 0.5 / part[:, 0].sum() for part in parts])
 
 
-def _chi_square(freedom: int, level: float) -> float:
-    """χ²'s quantile. (Wilson and Hilferty 1931)"""
-    return freedom * (1 - 2 / (9 * freedom) + NormalDist().inv_cdf(level) * (2 / (9 * freedom)) ** 0.5) ** 3
-
-
 def _read(log: ServedLog, served: Served) -> Finding:
     return Finding(
         "served.log_read",
@@ -226,7 +220,7 @@ def _evidence(log: ServedLog, served: Served) -> dict:
         "line": f"{served.shape.system} {served.shape.name}",
         "windows": served.windows,
         "rounds": served.rounds,
-        "length": [float(x) if np.isfinite(x) else None for x in served.length.numbers],
+        "length": finite(served.length),
         "survival": [e.value for e in served.survival],
         "steps": served.steps,
         "drafted_a_round": served.drafted,

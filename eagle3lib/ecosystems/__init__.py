@@ -18,9 +18,9 @@ from eagle3lib.ecosystems._metrics import Metric
 from eagle3lib.errors import InputError
 
 __all__ = [
-    "APIS", "ENGINES", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Api", "Captures", "Engine", "Form", "Glance",
-    "LayerIds", "Layout", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System", "TargetShape",
-    "Trainer", "engine", "flat_config", "trainer",
+    "APIS", "ENGINES", "ENGINE_OF", "FORMS", "LAYOUTS", "LOGS", "METRICS", "TRAINERS", "Api", "Captures", "Engine",
+    "Form", "Glance", "LayerIds", "Layout", "LogReader", "Metric", "Origin", "Patch", "Seen", "StoredSample", "System",
+    "TargetShape", "Trainer", "engine", "flat_config", "trainer",
 ]  # fmt: skip
 
 Kind = TypeVar("Kind", Engine, Form, Trainer)
@@ -40,6 +40,12 @@ TRAINERS: dict[str, Trainer] = _discover(Trainer)
 FORMS: dict[str, Form] = _discover(Form)
 METRICS: tuple[Metric, ...] = tuple(metric for m in _modules for metric in getattr(m, "METRICS", ()))
 LOGS: tuple[type[LogReader], ...] = tuple(m.LOGS for m in _modules if hasattr(m, "LOGS"))
+#: Engines' names by the system that log lines are of: those of `x_logs` are of the engine `x`.
+ENGINE_OF: dict[str, str] = {
+    m.LOGS.shapes[0].system: name
+    for m, name in zip(_modules, (name.removesuffix("_logs") for name in _names), strict=True)
+    if hasattr(m, "LOGS") and name in ENGINES
+}
 APIS: tuple[Api, ...] = tuple(m.API for m in _modules if hasattr(m, "API"))
 _layouts = [layout for m in _modules for layout in getattr(m, "LAYOUTS", ())]
 LAYOUTS: tuple[Layout, ...] = tuple(sorted(_layouts, key=lambda layout: layout.general))

@@ -15,7 +15,6 @@ class Api:
 
     Attributes:
         system: whose log lines and metrics the replies are read by.
-        engine: what the engine's name in `ENGINES` begins with.
         path: where prompts are posted.
         body: the request for a prompt, so many new tokens at most, and the model's name.
         tokens: the generated token ids of a reply; None where it has none.
@@ -24,7 +23,6 @@ class Api:
     """
 
     system: str
-    engine: str
     path: str
     body: Callable[[list[int], int, str], Reply]
     tokens: Callable[[Reply], Any]

@@ -73,6 +73,18 @@ class Window(NamedTuple):
         """Tokens a round, bonus included."""
         return 1 + self.accepted / self.rounds
 
+    def since(self, then: Window) -> Window:
+        """What was counted after earlier totals of the same source."""
+        longest = max(len(self.survived), len(then.survived))
+        padded = [(*w.survived, *[0.0] * (longest - len(w.survived))) for w in (self, then)]
+        drafted = None if self.drafted is None or then.drafted is None else self.drafted - then.drafted
+        return self._replace(
+            rounds=self.rounds - then.rounds,
+            accepted=self.accepted - then.accepted,
+            drafted=drafted,
+            survived=tuple(a - b for a, b in zip(*padded, strict=True)),
+        )
+
     @property
     def sound(self) -> bool:
         """Whether the numbers can be counts of rounds: finite, not negative, and survival falling."""

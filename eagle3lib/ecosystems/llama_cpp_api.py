@@ -9,7 +9,6 @@ from eagle3lib.ecosystems._api import Api, inner
 
 API = Api(
     "llama.cpp",
-    "llama_cpp",
     "/completion",
     lambda prompt, limit, model: {
         "prompt": prompt, "n_predict": limit, "temperature": 0.0, "cache_prompt": False, "return_tokens": True,

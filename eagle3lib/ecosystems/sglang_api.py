@@ -6,7 +6,6 @@ from eagle3lib.ecosystems._api import Api, inner
 
 API = Api(
     "SGLang",
-    "sglang",
     "/generate",
     lambda prompt, limit, model: {
         "input_ids": prompt,

@@ -150,9 +150,9 @@ def _request(meta: dict[str, Any]) -> Window | None:
     rounds = field(meta, "spec_verify_ct")
     if not rounds or rounds < 0:
         return None
-    survived = survived_of(numbers(meta.get("spec_accept_histogram")))
-    completion, told = field(meta, "completion_tokens"), field(meta, "spec_accept_token_num")
     histogram = numbers(meta.get("spec_accept_histogram"))
+    survived = survived_of(histogram)
+    completion, told = field(meta, "completion_tokens"), field(meta, "spec_accept_token_num")
     if survived and sum(histogram) == rounds:
         accepted = sum(survived)
     elif told is not None:

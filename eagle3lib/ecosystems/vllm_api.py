@@ -9,7 +9,6 @@ from eagle3lib.ecosystems._api import Api, inner
 
 API = Api(
     "vLLM",
-    "vllm",
     "/v1/completions",
     lambda prompt, limit, model: {
         "model": model, "prompt": prompt, "max_tokens": limit, "temperature": 0.0, "return_token_ids": True,

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from eagle3lib.batches import AtBatch
 from eagle3lib.bootstrap import Estimate
-from eagle3lib.plans import Plan
+from eagle3lib.plans import OFF, Plan, plan_at
 from eagle3lib.plots._style import BEST, FAINT, NEUTRAL, SERIES, STYLES, figure_of, with_intervals
 from eagle3lib.speeds import Speed, break_even, quotient
 from eagle3lib.throughput import CostModel
@@ -41,9 +41,7 @@ def rounds(speeds: Sequence[Speed], model: CostModel, title: str) -> Figure:
     if None not in line:
         axes.plot(list(along), [e.value for e in line], "k:", lw=1.2, label="fitted")
     if model.token_ms is not None:
-        token = model.token_ms
-        axes.axhline(token.value, color=NEUTRAL, ls="--", label=f"a token without a draft, {token.value:.1f} ms")
-        axes.axhspan(token.low, token.high, color=NEUTRAL, alpha=0.15, lw=0)
+        _level(axes, model.token_ms, f"a token without a draft, {model.token_ms.value:.1f} ms")
     axes.set_xlabel("verified nodes a round, root included")
     axes.set_ylabel("milliseconds a round")
     axes.set_ylim(0)
@@ -77,10 +75,9 @@ def speeds_by_shape(by_wiring: Mapping[str, Sequence[Plan]], title: str) -> Figu
     for name, found in by_wiring.items():
         chains = [p for p in found if p.shape.topk == 1 and p.shape.steps]
         with_intervals(axes, [p.shape.steps for p in chains], [p.speed for p in chains], *STYLES[name], name)
-        off = next((p for p in found if p.shape.steps == 0), off)
+        off = plan_at(found, OFF) or off
     if off is not None:
-        axes.axhline(off.speed.value, color=NEUTRAL, ls="--", label=f"speculation off, {off.speed.value:.1f}")
-        axes.axhspan(off.speed.low, off.speed.high, color=NEUTRAL, alpha=0.15, lw=0)
+        _level(axes, off.speed, f"speculation off, {off.speed.value:.1f}")
     axes.set_xlabel("draft length K (chain)")
     axes.set_ylabel("tokens a second")
     axes.set_ylim(0)
@@ -117,6 +114,12 @@ def widenings(by_target: Mapping[str, Mapping[int, float]], title: str) -> Figur
     axes.set_ylim(0)
     axes.legend(frameon=False)
     return figure
+
+
+def _level(axes, level: Estimate, label: str) -> None:
+    """A dashed line with its interval, to compare with."""
+    axes.axhline(level.value, color=NEUTRAL, ls="--", label=label)
+    axes.axhspan(level.low, level.high, color=NEUTRAL, alpha=0.15, lw=0)
 
 
 def _part(s: Speed, name: str) -> float:
