@@ -43,7 +43,7 @@ def serving(engine: str, ids: list | None, nested: bool = False, folder: Path | 
 def test_the_bundled_draft_as_every_system_reads_it():
     """Trained on [0, 3, 16] by speculators; of the engines vLLM and llama.cpp read its ids as they were meant."""
     table = case_id_table(Investigation(load_case(CASE), "cpu"), TRAINED)
-    assert list(table.columns) == ["system", "version", "role", "reads at", "ids", "feeds fc", "as trained"]
+    assert list(table.columns) == ["system", "version", "role", "ids", "feeds fc", "as trained", "reads at"]
     assert table["as trained"].dtype == bool
     assert all(isinstance(cell, str) for name in table.columns[:-1] for cell in table[name])
     first = table.iloc[0]
