@@ -1,7 +1,7 @@
 """What a draft, dumps, a target and a server's files tell of a case before it is written.
 
 A case is made of what was given and opened as the notebooks open it, so that what is said here is what they will
-read. Headers, a first sample of each dump and the target's small tensors are all that is read.
+read. Headers, a first sample of each dump, the target's small tensors and the server's logs are all that is read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from eagle3lib.errors import InputError
 from eagle3lib.findings import quantity
 from eagle3lib.investigation import Derived, Investigation
 from eagle3lib.sample import Sample
+from eagle3lib.serving import ServedLog, read_served
 from eagle3lib.target import Target
 
 #: A target of fewer blocks may be a draft given in its place.
@@ -81,6 +82,7 @@ class Survey:
     Attributes:
         investigation: of a case that states nothing but what was given.
         trained, served: what fed `fc`, None where the files do not tell; then the sentence beside it may say why.
+        logs: of the server, read.
     """
 
     investigation: Investigation
@@ -90,6 +92,7 @@ class Survey:
     trained: Derived | None
     trained_trouble: str
     served: Derived | None
+    logs: tuple[ServedLog, ...]
 
     @property
     def case(self) -> Case:
@@ -112,8 +115,10 @@ def survey(
     """Open what was given.
 
     Raises:
-        InputError: if a path leads nowhere, holds another of the three than it was given as, or cannot be read.
+        InputError: if a path leads nowhere, holds another of the three than it was given as, or cannot be read; or if
+            a log tells nothing of speculation.
     """
+    logs = tuple(map(read_served, served.logs if served else ()))
     draft, target = _whole(draft), target and _whole(target)
     checkpoint = _draft(draft)
     sections = _dump_sections([_whole(path) for path in dumps or []])
@@ -130,7 +135,7 @@ def survey(
         _open_target(inv, target)
     trained, trouble = _trained(inv)
     seen = tuple(_dump(section, inv) for section in sections)
-    return Survey(inv, checkpoint, inv.pass_config, seen, trained, trouble, inv.served)
+    return Survey(inv, checkpoint, inv.pass_config, seen, trained, trouble, inv.served, logs)
 
 
 def _whole(path: Path) -> Path:
