@@ -32,7 +32,7 @@ def gaps(seen: Survey) -> tuple[Gap, ...]:
 def borrowed(seen: Survey) -> list[str]:
     """What the draft takes from its target for want of its own: "embedding", "head"."""
     parts = {"embedding": "embed_tokens.weight", "head": "lm_head.weight"}
-    return [part for part, name in parts.items() if name not in seen.checkpoint.tensors]
+    return [part for part, name in parts.items() if name not in seen.investigation.checkpoint.tensors]
 
 
 def lacks_weights(seen: Survey) -> bool:

@@ -64,9 +64,10 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def _draft(seen: Survey, folder: Path) -> list[str]:
-    checkpoint, inv = seen.checkpoint, seen.investigation
+    inv = seen.investigation
+    checkpoint, config = inv.checkpoint, inv.pass_config
     by = f", told by {', '.join(checkpoint.evidence)}" if checkpoint.evidence else ""
-    slots = f"{seen.config.n_slots} slots of {seen.config.target_hidden_size}"
+    slots = f"{config.n_slots} slots of {config.target_hidden_size}"
     lines = [Line("path", relative(seen.case.draft.path, folder), f"{checkpoint.dialect}{by}; {slots}")]
     if inv.trainer_is_told:
         why = "guessed: who writes this form; another trainer reads the same layer ids one block apart"

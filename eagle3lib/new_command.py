@@ -95,7 +95,8 @@ def _served(
 
 def _show(seen: Survey, out: Path, console: Console) -> None:
     """What was found, what is missing, and the next command."""
-    console.print(f"Draft   {escape(seen.checkpoint.dialect)}, {quantity(seen.config.n_slots, 'slot')} of fc")
+    inv = seen.investigation
+    console.print(f"Draft   {escape(inv.checkpoint.dialect)}, {quantity(inv.pass_config.n_slots, 'slot')} of fc")
     for dump in seen.dumps:
         state = "ready" if dump.usable else "left out until its lines are filled in"
         console.print(

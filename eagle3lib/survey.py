@@ -18,8 +18,7 @@ from eagle3lib.axes import Known
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
 from eagle3lib.case import Case, DraftSection, DumpSection, ServedSection, TargetSection, TrainingSection
 from eagle3lib.checks.anchors import LAST_RATE
-from eagle3lib.config import DraftConfig
-from eagle3lib.dialects import Checkpoint, read_checkpoint
+from eagle3lib.dialects import read_checkpoint
 from eagle3lib.dumps import count_files, first_sample, recognise_layout
 from eagle3lib.ecosystems import StoredSample
 from eagle3lib.errors import InputError
@@ -86,8 +85,6 @@ class Survey:
     """
 
     investigation: Investigation
-    checkpoint: Checkpoint
-    config: DraftConfig
     dumps: tuple[DumpSeen, ...]
     trained: Derived | None
     trained_trouble: str
@@ -120,7 +117,6 @@ def survey(
     """
     logs = tuple(map(read_served, served.logs if served else ()))
     draft, target = _whole(draft), target and _whole(target)
-    checkpoint = _draft(draft)
     sections = _dump_sections([_whole(path) for path in dumps or []])
     case = Case(
         name=draft.stem if draft.is_file() else draft.name,
@@ -131,11 +127,12 @@ def survey(
         served=served,
     )
     inv = Investigation(case, "cpu")
+    _open_draft(inv, draft)
     if target is not None:
         _open_target(inv, target)
     trained, trouble = _trained(inv)
     seen = tuple(_dump(section, inv) for section in sections)
-    return Survey(inv, checkpoint, inv.pass_config, seen, trained, trouble, inv.served, logs)
+    return Survey(inv, seen, trained, trouble, inv.served, logs)
 
 
 def _whole(path: Path) -> Path:
@@ -143,9 +140,9 @@ def _whole(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _draft(path: Path) -> Checkpoint:
+def _open_draft(inv: Investigation, path: Path) -> None:
     try:
-        return read_checkpoint(path)
+        _ = inv.checkpoint
     except InputError:
         if (label := _layout_label(path)) is not None:
             raise InputError(
