@@ -10,9 +10,7 @@ A reference is never edited by hand: a finding's words stand in `docs/findings/S
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import sys
 import textwrap
 import tomllib
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Annotated
 
 import jinja2
+import papermill
 import typer
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +31,7 @@ from eagle3lib import ecosystems  # noqa: E402
 from eagle3lib.boundaries import boundary_name  # noqa: E402
 from eagle3lib.case_fields import CaseField, case_sections, flag_fields  # noqa: E402
 from eagle3lib.findings import STAGES, Severity  # noqa: E402
+from eagle3lib.notebooks import APPENDIX, Notebook, find_notebooks  # noqa: E402
 from eagle3lib.verdict import STAGE_WORDS  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -94,24 +94,14 @@ def _default(field: CaseField) -> str:
 
 def parameters_page() -> str:
     """docs/reference_parameters.md."""
-    return _render("reference_parameters.md.j2", notebooks=[_notebook(path) for path in _notebooks()])
+    found = sorted(find_notebooks(ROOT / "notebooks"), key=lambda notebook: notebook.number == APPENDIX)  # it last
+    return _render("reference_parameters.md.j2", notebooks=found, parameters=_parameters)
 
 
-def _notebooks() -> list[Path]:
-    found = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    return [path for path in found if path.name[:2] != "00"] + [path for path in found if path.name[:2] == "00"]
-
-
-def _notebook(path: Path) -> dict:
-    """A notebook's name, its question and its parameters: name, kind, default, comment."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    title = re.search(r"^# (.+)$", "".join(cells[0]["source"]), flags=re.MULTILINE)[1]
-    (source,) = ("".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", []))
-    rows = []
-    for line, node in zip(source.splitlines(), ast.parse(source).body, strict=True):
-        default, _, comment = line.partition(" = ")[2].partition("  # ")
-        rows.append((node.target.id, ast.unparse(node.annotation), default, comment))
-    return {"name": path.stem, "number": path.name[:2], "title": title, "parameters": rows}
+def _parameters(notebook: Notebook) -> list[tuple[str, str, str, str]]:
+    """A notebook's parameters: name, kind, default, comment."""
+    declared = papermill.inspect_notebook(str(notebook.path)).values()
+    return [(p["name"], p["inferred_type_name"], p["default"], p["help"]) for p in declared]
 
 
 def metrics_page() -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eagle3lib.boundaries import FINAL_NORMED, Boundary, boundary_name
-from eagle3lib.serving import read_served
 from eagle3lib.survey import DumpSeen, Survey
 
 
@@ -33,7 +32,7 @@ def gaps(seen: Survey) -> tuple[Gap, ...]:
 def borrowed(seen: Survey) -> list[str]:
     """What the draft takes from its target for want of its own: "embedding", "head"."""
     parts = {"embedding": "embed_tokens.weight", "head": "lm_head.weight"}
-    return [part for part, name in parts.items() if name not in seen.checkpoint.tensors]
+    return [part for part, name in parts.items() if name not in seen.investigation.checkpoint.tensors]
 
 
 def lacks_weights(seen: Survey) -> bool:
@@ -137,7 +136,7 @@ def _served_gaps(seen: Survey) -> Iterator[Gap]:
         ("--server-flags TEXT", "launch", "05: K and tree as served; what the flags cap"),
         ("--server-log FILE", "logs", "05: is the served number explained"),
     ):
-        shown = field == "launch" and any(read_served(log).launch for log in served.logs)
+        shown = field == "launch" and any(log.launch for log in seen.logs)
         if not getattr(served, field) and not shown:
             yield Gap(f"the server's {'log' if field == 'logs' else 'flags'}", option, allows)
     if served.acceptance_length is None and not served.logs:  # which mostly hold it

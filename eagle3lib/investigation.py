@@ -14,7 +14,7 @@ from eagle3lib.boundaries import Boundary, Wiring
 from eagle3lib.case import Case, ContenderSection, DumpSection
 from eagle3lib.checkpoint import Draft, load_draft
 from eagle3lib.config import DraftConfig
-from eagle3lib.dialects import read_checkpoint
+from eagle3lib.dialects import Checkpoint, read_checkpoint
 from eagle3lib.dumps import (
     Choice,
     Dump,
@@ -71,23 +71,27 @@ class Investigation:
         return load_draft(section.path, self.target, self._device, self._dtype)
 
     @cached_property
-    def pass_config(self) -> DraftConfig:
-        """What the draft's pass does, by its headers alone: no target is needed and no weight is read."""
-        checkpoint = read_checkpoint(self.case.draft.path)
-        shapes = {name: info.shape for name, info in checkpoint.tensors.items()}
-        return infer_config(checkpoint.path, checkpoint.config, shapes)
+    def checkpoint(self) -> Checkpoint:
+        """The draft's files as its headers describe them."""
+        return read_checkpoint(self.case.draft.path)
 
     @cached_property
+    def pass_config(self) -> DraftConfig:
+        """What the draft's pass does, by its headers alone: no target is needed and no weight is read."""
+        shapes = {name: info.shape for name, info in self.checkpoint.tensors.items()}
+        return infer_config(self.checkpoint.path, self.checkpoint.config, shapes)
+
+    @property
     def draft_config(self) -> dict:
         """The draft's config, as found: config.json, or the header of a GGUF file."""
-        return read_checkpoint(self.case.draft.path).raw_config
+        return self.checkpoint.raw_config
 
     @cached_property
     def _told_trainer(self) -> Trainer | None:
         """Whose rule reads the draft's own ids: stated by the case, else who writes its form, None where several do."""
         if self.case.draft.trainer is not None:
             return ecosystems.trainer(self.case.draft.trainer)
-        form = ecosystems.FORMS.get(read_checkpoint(self.case.draft.path).form)
+        form = ecosystems.FORMS.get(self.checkpoint.form)
         return form.trainer if form else None
 
     @property

@@ -64,19 +64,17 @@ def relative(path: Path, folder: Path) -> str:
 
 
 def _draft(seen: Survey, folder: Path) -> list[str]:
-    checkpoint, inv = seen.checkpoint, seen.investigation
+    inv = seen.investigation
+    checkpoint, config = inv.checkpoint, inv.pass_config
     by = f", told by {', '.join(checkpoint.evidence)}" if checkpoint.evidence else ""
-    slots = f"{seen.config.n_slots} slots of {seen.config.target_hidden_size}"
+    slots = f"{config.n_slots} slots of {config.target_hidden_size}"
     lines = [Line("path", relative(seen.case.draft.path, folder), f"{checkpoint.dialect}{by}; {slots}")]
     if inv.trainer_is_told:
         why = "guessed: who writes this form; another trainer reads the same layer ids one block apart"
     else:
-        why = f"no trainer is told by this form, and ids are read as speculators' until one is; {_known_trainers()}"
+        known = ", ".join(ecosystems.TRAINERS)
+        why = f"no trainer is told by this form, and ids are read as speculators' until one is; one of {known}"
     return ["", "[draft]", *_lines([*lines, Line("trainer", inv.trainer.name, why, out=True)])]
-
-
-def _known_trainers() -> str:
-    return "one of " + ", ".join(ecosystems.TRAINERS)
 
 
 def _target(seen: Survey, folder: Path, section: CaseSection) -> list[str]:
@@ -206,7 +204,7 @@ def _served(seen: Survey, folder: Path, section: CaseSection) -> list[str]:
     lines = [Line("engine", inv.engine.name)]
     if served.version is None:
         lines.append(Line("version", inv.engine.default_version, "guessed: the newest that was read", out=True))
-    for name in section_fields(section, "version", "config", "launch", "logs"):
+    for name in ("version", "config", "launch", "logs"):
         if value := getattr(served, name):
             paths = [relative(path, folder) for path in value] if isinstance(value, tuple) else value
             lines.append(Line(name, relative(value, folder) if isinstance(value, Path) else paths))
@@ -216,11 +214,6 @@ def _served(seen: Survey, folder: Path, section: CaseSection) -> list[str]:
     elif inv.served_trouble:
         lines.append(Line("boundaries", [], inv.served_trouble, out=True))
     return ["", "[served]", *_lines([*lines, *_rest(section, lines)])]
-
-
-def section_fields(section: CaseSection, *names: str) -> list[str]:
-    """Those of the names that the section has."""
-    return [name for name in names if any(field.name == name for field in section.fields)]
 
 
 def _rest(section: CaseSection, lines: Sequence[Line]) -> Iterator[Line]:

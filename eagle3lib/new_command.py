@@ -22,7 +22,6 @@ from eagle3lib.findings import quantity
 from eagle3lib.gaps import gaps, lacks_weights
 from eagle3lib.new_case import case_lines
 from eagle3lib.results import PROJECT_ROOT
-from eagle3lib.serving import read_served
 from eagle3lib.survey import Survey, survey
 
 
@@ -82,12 +81,10 @@ def _served(
     """What the options say of the server.
 
     Raises:
-        InputError: if they say something of a server but not which, a file is not there, or a log tells nothing.
+        InputError: if they say something of a server but not which, or a file is not there.
     """
     given = {"version": version, "config": _file(config, "--server-config")}
     given |= {"launch": flags, "logs": tuple(_file(path, "--server-log") for path in logs or [])}
-    for log in given["logs"]:
-        read_served(log)  # one that tells nothing of speculation is said now
     given = {name: value for name, value in given.items() if value}
     if engine is None:
         if given:
@@ -98,7 +95,8 @@ def _served(
 
 def _show(seen: Survey, out: Path, console: Console) -> None:
     """What was found, what is missing, and the next command."""
-    console.print(f"Draft   {escape(seen.checkpoint.dialect)}, {quantity(seen.config.n_slots, 'slot')} of fc")
+    inv = seen.investigation
+    console.print(f"Draft   {escape(inv.checkpoint.dialect)}, {quantity(inv.pass_config.n_slots, 'slot')} of fc")
     for dump in seen.dumps:
         state = "ready" if dump.usable else "left out until its lines are filled in"
         console.print(

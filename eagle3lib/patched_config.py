@@ -17,7 +17,6 @@ from typing import Any
 
 from eagle3lib import ecosystems
 from eagle3lib.boundaries import Boundary
-from eagle3lib.dialects import read_checkpoint
 from eagle3lib.ecosystems import Patch
 from eagle3lib.errors import InputError
 from eagle3lib.investigation import Investigation
@@ -66,8 +65,7 @@ def patched_configs(
 
 def _stops(investigation: Investigation, found: PatchedConfig) -> tuple[str, ...]:
     config = read_json(found.path)
-    draft = read_checkpoint(investigation.case.draft.path)
-    draft = replace(draft, raw_config=config, config=ecosystems.flat_config(config))
+    draft = replace(investigation.checkpoint, raw_config=config, config=ecosystems.flat_config(config))
     return tuple(ecosystems.ENGINES[found.patch.engine].stops(draft))
 
 

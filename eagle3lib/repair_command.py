@@ -26,7 +26,7 @@ from eagle3lib.repair_screen import show
 from eagle3lib.repaired_checkpoint import moves, own_embedding, save_repaired, save_rewired
 from eagle3lib.rewire import rewire
 from eagle3lib.rungs import MARGIN
-from eagle3lib.search import Search, exhaustive, without_hints
+from eagle3lib.search import Search, Searches
 from eagle3lib.turned_target import needs_own_embedding, why_embedding_unused
 
 #: Response tokens on which the states are asked what fed `fc` in training.
@@ -93,7 +93,7 @@ def _repair(
     every_rung: bool,
 ) -> int:
     serving = _serving(inv, engine, version)
-    _expect_trained(inv, without_hints(inv, SEARCHED) or exhaustive(inv, SEARCHED), console)
+    _expect_trained(inv, Searches(inv, SEARCHED).judged, console)
     trained = inv.trained.wiring
     console.print(f"Trained on {escape(str(trained))}; {serving.engine.label} feeds {escape(str(serving.wiring))}.")
     if trained == serving.wiring and dumps[1] is None:
@@ -127,10 +127,7 @@ def _expect_trained(inv: Investigation, judged: Search | None, console: Console)
         InputError: if nothing says, or the states contradict what the files imply. What the case itself states is
             believed, with a warning.
     """
-    fits = ""
-    if judged is not None:
-        best = judged.ranking.best
-        fits = f"the states of the dump {judged.dump!r} fit {judged.wiring(best.slots)} best"
+    fits = "" if judged is None else f"the states of the dump {judged.dump!r} fit {judged.best} best"
     if inv.trained is None:
         raise InputError(
             f"Nothing says what fed fc in training{f', and {fits}' if fits else ''}: state it as training.boundaries in"

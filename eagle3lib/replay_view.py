@@ -7,6 +7,7 @@ from collections.abc import Callable
 from html import escape
 
 from eagle3lib.examples import STYLE, RoundTokens, round_tokens, token_html
+from eagle3lib.findings import quantity
 from eagle3lib.hidden_text import BLOCK
 from eagle3lib.rollout import Rollout
 from eagle3lib.token_text import visible
@@ -38,8 +39,7 @@ def round_html(rollout: Rollout, steps: int, number: int, text: Callable[[int], 
     name = "" if hide_text else f"{rollout.sample}, "
     caption = (
         f"{name}turn {shown.round.turn + 1}, round {number + 1} of {len(rounds)}: {shown.round.accepted} of {steps}"
-        f" drafts accepted, {len(shown.tokens)} {'token' if len(shown.tokens) == 1 else 'tokens'}"
-        + (", the turn's last" if shown.round.last else "")
+        f" drafts accepted, {quantity(len(shown.tokens), 'token')}" + (", the turn's last" if shown.round.last else "")
     )
     return (
         f'<section class="examples" aria-label="{escape(caption)}">{STYLE}<h4>{escape(caption)}</h4>'

@@ -109,20 +109,24 @@ def without_hints(inv: Investigation, most: int | None = None) -> Search | None:
 
 
 class Searches:
-    """Both searches of a case, each made when it is first asked for, and the training wiring that follows."""
+    """Both searches of a case, each made when it is first asked for, and the training wiring that follows.
 
-    def __init__(self, inv: Investigation) -> None:
-        self.inv = inv
+    Args:
+        most: as `exhaustive` has it.
+    """
+
+    def __init__(self, inv: Investigation, most: int | None = None) -> None:
+        self.inv, self.most = inv, most
 
     @cached_property
     def small(self) -> Search | None:
         """Every boundary in every slot, as `exhaustive`."""
-        return exhaustive(self.inv)
+        return exhaustive(self.inv, self.most)
 
     @cached_property
     def deep(self) -> Search | None:
         """The search `without_hints`."""
-        return without_hints(self.inv)
+        return without_hints(self.inv, self.most)
 
     @property
     def judged(self) -> Search | None:

@@ -1,7 +1,7 @@
 """What a draft, dumps, a target and a server's files tell of a case before it is written.
 
 A case is made of what was given and opened as the notebooks open it, so that what is said here is what they will
-read. Headers, a first sample of each dump and the target's small tensors are all that is read.
+read. Headers, a first sample of each dump, the target's small tensors and the server's logs are all that is read.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from eagle3lib.axes import Known
 from eagle3lib.boundaries import FINAL_NORMED, Boundary
 from eagle3lib.case import Case, DraftSection, DumpSection, ServedSection, TargetSection, TrainingSection
 from eagle3lib.checks.anchors import LAST_RATE
-from eagle3lib.config import DraftConfig
-from eagle3lib.dialects import Checkpoint, read_checkpoint
+from eagle3lib.dialects import read_checkpoint
 from eagle3lib.dumps import count_files, first_sample, recognise_layout
 from eagle3lib.ecosystems import StoredSample
 from eagle3lib.errors import InputError
 from eagle3lib.findings import quantity
 from eagle3lib.investigation import Derived, Investigation
 from eagle3lib.sample import Sample
+from eagle3lib.serving import ServedLog, read_served
 from eagle3lib.target import Target
 
 #: A target of fewer blocks may be a draft given in its place.
@@ -81,15 +81,15 @@ class Survey:
     Attributes:
         investigation: of a case that states nothing but what was given.
         trained, served: what fed `fc`, None where the files do not tell; then the sentence beside it may say why.
+        logs: of the server, read.
     """
 
     investigation: Investigation
-    checkpoint: Checkpoint
-    config: DraftConfig
     dumps: tuple[DumpSeen, ...]
     trained: Derived | None
     trained_trouble: str
     served: Derived | None
+    logs: tuple[ServedLog, ...]
 
     @property
     def case(self) -> Case:
@@ -112,10 +112,11 @@ def survey(
     """Open what was given.
 
     Raises:
-        InputError: if a path leads nowhere, holds another of the three than it was given as, or cannot be read.
+        InputError: if a path leads nowhere, holds another of the three than it was given as, or cannot be read; or if
+            a log tells nothing of speculation.
     """
+    logs = tuple(map(read_served, served.logs if served else ()))
     draft, target = _whole(draft), target and _whole(target)
-    checkpoint = _draft(draft)
     sections = _dump_sections([_whole(path) for path in dumps or []])
     case = Case(
         name=draft.stem if draft.is_file() else draft.name,
@@ -126,11 +127,12 @@ def survey(
         served=served,
     )
     inv = Investigation(case, "cpu")
+    _open_draft(inv, draft)
     if target is not None:
         _open_target(inv, target)
     trained, trouble = _trained(inv)
     seen = tuple(_dump(section, inv) for section in sections)
-    return Survey(inv, checkpoint, inv.pass_config, seen, trained, trouble, inv.served)
+    return Survey(inv, seen, trained, trouble, inv.served, logs)
 
 
 def _whole(path: Path) -> Path:
@@ -138,9 +140,9 @@ def _whole(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _draft(path: Path) -> Checkpoint:
+def _open_draft(inv: Investigation, path: Path) -> None:
     try:
-        return read_checkpoint(path)
+        _ = inv.checkpoint
     except InputError:
         if (label := _layout_label(path)) is not None:
             raise InputError(

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eagle3lib.results import write_text
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -30,9 +32,7 @@ def write_table(path: Path, df: pd.DataFrame) -> None:
     import pandas as pd
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    df.map(_harmless).to_csv(partial, index=not isinstance(df.index, pd.RangeIndex), lineterminator="\n")
-    partial.replace(path)
+    write_text(path, df.map(_harmless).to_csv(index=not isinstance(df.index, pd.RangeIndex), lineterminator="\n"))
 
 
 def _harmless(cell: Any) -> Any:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 #: Figures are drawn finer than they are shown, for a good screen and for print.
 FIGURE_DPI, SHOWN_DPI = 165, 110
 
-__all__ = ["Workbook", "load_results", "start"]
-
 
 class Workbook:
     """One notebook's narration: everything shown through it is recorded, and `save` writes the record."""
@@ -114,6 +112,15 @@ class Workbook:
         self._unanswered.append({"question": question, "needs": needs})
         text = f"<strong>Not answered.</strong> {escape(question)} It needs: {escape(needs)}"
         display(HTML(f'<p class="unanswered">{text}</p>'))
+
+    def earlier(self, name: str) -> dict[str, Any]:
+        """The numbers that notebook `name` recorded; {} where it has not run, or ran on another case.
+
+        Raises:
+            InputError: as `load_results`.
+        """
+        found = load_results(self.out, name)
+        return found["numbers"] if found and found["case"]["name"] == self.case.name else {}
 
     def save(self) -> None:
         """Write OUT/results/NAME.json. The same inputs give the same bytes."""

@@ -22,6 +22,7 @@ from eagle3lib.checks.wiring import check_wiring
 from eagle3lib.notebooks import APPENDIX
 from eagle3lib.results import results_path, write_json
 from eagle3lib.run import NOTEBOOKS
+from eagle3lib.workbook import start
 
 #: The appendix alone, which captures, is one procedure.
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if not path.stem.startswith(APPENDIX))
@@ -130,6 +131,15 @@ def leave_earlier(out: Path, name: str) -> None:
         if earlier < name:
             record = {"case": {"name": "toy"}, "numbers": numbers, "findings": findings, "unanswered": []}
             write_json(results_path(out, earlier), record)
+
+
+def test_a_notebook_takes_no_number_of_another_case(toy, tmp_path):
+    leave_earlier(tmp_path, "05_acceptance_length")
+    book = start("05_acceptance_length", toy / "case.toml", tmp_path, {})
+    assert book.earlier("04_concat_order") == {"training_wiring": list(toys.SLOTS)}
+    assert book.earlier("03_manual_forward") == {}
+    write_json(results_path(tmp_path, "04_concat_order"), {"case": {"name": "other"}, "numbers": {"found": 1}})
+    assert book.earlier("04_concat_order") == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
